@@ -1,0 +1,50 @@
+"""The closed list of warnings: what casts doubt on a result, and what to do about it."""
+
+from dataclasses import dataclass
+
+REMEDIES = {
+    "client_saturated": "The load process ran out of CPU or woke late, so latencies include its own queue. Use more "
+    "--workers on more cores, a shorter --osl, or a lower --concurrency.",
+    "concurrency_not_reached": "Fewer requests were in flight than asked for. Lengthen --warmup or --osl, or see "
+    "whether the front end or the client is the limit.",
+    "few_repeats": "Fewer than three blocks: differences may be noise, so no verdict is given. Use --repeats 3 or "
+    "more.",
+    "warmup_short": "The window began before most users had finished a request. Lengthen --warmup.",
+    "window_short": "The steady window holds too few completed requests for its percentiles. Lengthen --duration.",
+    "requests_failed": "Some requests failed; latencies are of the others. Look at the errors in the raw table and at "
+    "server.log.",
+    "samples_missed": "The GIL sampler failed on many attempts; its shares are over the successful ones. Give the "
+    "observers a core of their own.",
+    "no_gil_samples": "There are no GIL samples for this cell. See the detail; run as root or permit ptrace for "
+    "py-spy.",
+    "no_steps": "The server wrote no iteration log, so step times are unknown.",
+    "machine_busy": "Other processes took CPU time, or the hypervisor did. Repeat on a quiet machine.",
+    "cpu_shared": "There were too few cores to keep server, client and observers apart; they share cores and disturb "
+    "each other. Compare within this sweep only.",
+    "front_end_limited": "The HTTP front end used its whole core while the executor loop had time left: it is the "
+    "limit. Use --drive rpc to isolate the executor path.",
+    "drain_timeout": "Requests were still running when the drain time ended and were recorded as failures. Lengthen "
+    "--drain.",
+    "cell_failed": "The cell did not finish; see its error. --resume runs it again.",
+    "observer_failed": "An observer stopped early; its records are incomplete.",
+    "file_limit": "The hard limit on open files forbids the users asked for. Raise it (ulimit -Hn) and repeat.",
+    "blocks_incomplete": "Some blocks lack a cell of this comparison; only complete pairs were used. --resume runs "
+    "the missing ones.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One warning: a code from the closed list, what was seen, and the cell it concerns (None: the sweep)."""
+
+    code: str
+    detail: str
+    cell: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.code not in REMEDIES:
+            raise ValueError(f"unknown warning code {self.code!r}")
+
+    @property
+    def remedy(self) -> str:
+        return REMEDIES[self.code]

@@ -1,0 +1,79 @@
+"""What the harness tells a load process and what it hears back: one JSON object a line, over stdin and stdout.
+
+To the process: the LoadSpec as the first line; then `{"do": "start"}`, `{"do": "steady", "start_ns", "end_ns"}` (end_ns
+None with a request quota), `{"do": "stop"}` (no new requests; drain). End of input means the harness is gone: stop at
+once. From the process: `ready`, `ramped` (every user has a request in flight), `progress` (once a second), `quota` (the
+wanted number of requests has completed inside the window) and `done` (drained, files closed).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """Synthetic prompts: token counts uniform within +-spread (a fraction) of the mean, drawn from a seed."""
+
+    isl: int
+    osl: int
+    isl_spread: float = 0.1
+    osl_spread: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """One load process's share of a cell's load.
+
+    `target` is a base URL for the drive `http` and a unix socket's path for the drive `rpc`. `users` run in this
+    process and are numbered from `first_user`; `spawn_rate` is in users/s. `quota` ends the window by count.
+    """
+
+    drive: str
+    target: str
+    endpoint: str
+    model: str
+    worker: int
+    users: int
+    first_user: int
+    spawn_rate: float
+    quota: int | None
+    drain_s: float
+    connect_timeout_s: float
+    read_timeout_s: float
+    workload: WorkloadSpec
+    requests_path: str
+    client_path: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "LoadSpec":
+        document = json.loads(text)
+        document["workload"] = WorkloadSpec(**document["workload"])
+        return cls(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEvent:
+    """One line from a load process; `data` depends on `event`.
+
+    ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, ttft_ms` (those of the last
+    second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, cpu_s, wall_s`.
+    error: `message` (the process cannot go on).
+    """
+
+    event: str
+    data: Mapping[str, Any]
+
+    def to_line(self) -> str:
+        return json.dumps({"event": self.event, **self.data}) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "LoadEvent":
+        document = json.loads(line)
+        event = document.pop("event")
+        return cls(event, document)

@@ -1,0 +1,186 @@
+"""The rows that capture writes and analysis reads, one frozen dataclass and one Arrow schema each.
+
+Times are CLOCK_MONOTONIC nanoseconds. A schema's version rises whenever a reader of the old one would go wrong;
+added nullable columns do not raise it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType(Generic[Row]):
+    """A named, versioned record: the dataclass that is one row and the Arrow types of its fields, in order."""
+
+    name: str
+    version: int
+    row: type[Row]
+    types: Sequence[Any]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(self.row))  # type: ignore[arg-type]
+
+    def schema(self, **metadata: str) -> Any:
+        """Build the Arrow schema; `record`, `version` and the given metadata travel in the file."""
+        marks = {"record": self.name, "version": str(self.version), **metadata}
+        return pa.schema(
+            [pa.field(name, kind) for name, kind in zip(self.columns, self.types, strict=True)], metadata=marks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One request as its client saw it; a failure is a row too, with `error_kind` set.
+
+    `chunk_ns` holds the arrivals of token-carrying chunks only, `chunk_tokens` how many tokens each carried (None
+    where the client cannot know). `sent_ns` is the first byte handed to the kernel. `server_id` joins the server's
+    own record. `output_tokens_source` is `usage`, `chunks` or `wire`.
+    """
+
+    worker: int
+    seq: int
+    user: int
+    server_id: str | None
+    prompt_tokens: int
+    max_tokens: int
+    scheduled_ns: int | None
+    sent_ns: int
+    first_byte_ns: int | None
+    chunk_ns: Sequence[int]
+    chunk_tokens: Sequence[int] | None
+    end_ns: int
+    status: int | None
+    finish_reason: str | None
+    output_tokens: int
+    output_tokens_source: str
+    error_kind: str | None
+    error: str | None
+
+
+REQUESTS = RecordType(
+    "requests",
+    1,
+    RequestRow,
+    [
+        pa.int16(), pa.int64(), pa.int32(), pa.string(), pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(),
+        pa.list_(pa.int64()), pa.list_(pa.int32()), pa.int64(), pa.int16(), pa.string(), pa.int32(), pa.string(),
+        pa.string(), pa.string(),
+    ],
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """The load process about itself, ten times a second.
+
+    `lag_ns`: how late its event loop woke from this row's timer. `cpu_ns`: its CPU time so far. The counts are of
+    requests: now in flight, completed so far, failed so far.
+    """
+
+    worker: int
+    t_ns: int
+    lag_ns: int
+    cpu_ns: int
+    in_flight: int
+    completed: int
+    failed: int
+
+
+CLIENT = RecordType(
+    "client",
+    1,
+    ClientRow,
+    [pa.int16(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), pa.int64()],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One turn of the executor loop, from the server's iteration log.
+
+    `t_ns` is the log line's own time, at the end of the turn. `new_requests` and `rpc_messages` (requests taken from
+    the queue in this turn, submit messages received since the last line) are None where the server does not say.
+    """
+
+    t_ns: int
+    iteration: int
+    rank: int
+    host_step_ms: float
+    prev_device_step_ms: float | None
+    scheduled_requests: int
+    active_requests: int | None
+    capacity_requests: int | None
+    kv_cache_util: float | None
+    ctx_requests: int | None
+    ctx_tokens: int | None
+    generation_tokens: int | None
+    new_requests: int | None
+    rpc_messages: int | None
+    rpc_requests: int | None
+
+
+STEPS = RecordType(
+    "steps",
+    1,
+    StepRow,
+    [
+        pa.int64(), pa.int64(), pa.int16(), pa.float64(), pa.float64(), pa.int32(), pa.int32(), pa.int32(),
+        pa.float64(), pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int32(), pa.int32(),
+    ],
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """CPU, run-queue delay and memory of one process (`tid` None) or one thread; counters since its start.
+
+    `role` is what the harness started it as (`rank0`, `proxy`, `server`, `load`, `observer`). `name` is the thread's
+    Python name where the server told it, else the kernel's.
+    """
+
+    t_ns: int
+    role: str
+    pid: int
+    tid: int | None
+    name: str
+    cpu_ns: int
+    runqueue_ns: int
+    rss_bytes: int | None
+
+
+HOST = RecordType(
+    "host",
+    1,
+    HostRow,
+    [pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.int64()],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """One request as the server timed it: the truth that clients are checked against.
+
+    `server_*` are the HTTP front end's times (None on the direct drive), the others rank 0's.
+    """
+
+    server_id: str
+    server_arrival_ns: int | None
+    arrival_ns: int
+    first_scheduled_ns: int | None
+    first_token_ns: int | None
+    last_token_ns: int | None
+    server_first_token_ns: int | None
+
+
+SERVER = RecordType(
+    "server",
+    1,
+    ServerRow,
+    [pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int64()],
+)
