@@ -1,0 +1,189 @@
+"""Each knob setting against the baseline at each concurrency, paired within blocks.
+
+Blocks are the unit: a block runs every cell once, close in time, so a ratio within a block is free of the machine's
+drift between blocks. The effect is the geometric mean of the blocks' ratios; its 95 % interval is Student's t on the
+log ratios (n - 1 degrees of freedom), which is symmetric for "twice" and "half" and needs no more than three blocks.
+With fewer there is no interval and no verdict. Intervals are one by one: not corrected for how many there are.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from analysis.metrics import CellMetrics, Spread
+from analysis.plan import Setting
+from analysis.tables import CellTables
+
+BLOCKS_FOR_A_VERDICT = 3
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number of a cell that is compared. `better` is 1 (more is better), -1 (less is) or 0 (a cause, not a goal)."""
+
+    name: str
+    label: str
+    unit: str
+    better: int
+    value: Callable[[CellMetrics], float | None]
+
+
+def _p50(spread: Spread | None) -> float | None:
+    return spread.p50 if spread else None
+
+
+def _p99(spread: Spread | None) -> float | None:
+    return spread.p99 if spread else None
+
+
+def _mean(spread: Spread | None) -> float | None:
+    return spread.mean if spread else None
+
+
+MEASURES = (
+    Measure("output_tok_s", "Output tokens", "tok/s", 1, lambda cell: cell.output_tok_s),
+    Measure("req_s", "Requests", "req/s", 1, lambda cell: cell.req_s),
+    Measure("ttft_ms.p50", "TTFT p50", "ms", -1, lambda cell: _p50(cell.ttft_ms)),
+    Measure("ttft_ms.p99", "TTFT p99", "ms", -1, lambda cell: _p99(cell.ttft_ms)),
+    Measure("itl_ms.p50", "ITL p50", "ms", -1, lambda cell: _p50(cell.itl_ms)),
+    Measure("tpot_ms.p50", "TPOT p50", "ms", -1, lambda cell: _p50(cell.tpot_ms)),
+    Measure("e2e_ms.p50", "End to end p50", "ms", -1, lambda cell: _p50(cell.e2e_ms)),
+    Measure("host_step_ms.mean", "Host step mean", "ms", -1, lambda cell: _mean(cell.host_step_ms)),
+    Measure("rpc_messages_per_request", "RPC messages a request", "", 0, lambda cell: cell.rpc_messages_per_request),
+    Measure("gil_held_executor", "GIL held by executor loop", "of time", 0, lambda cell: cell.gil_held_executor),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Another setting's measure over the baseline's. `ratios` has one value a complete block, by `blocks`.
+
+    `ratio` is their geometric mean; `base` and `other` are the arithmetic means of the values compared. `low` and
+    `high` bound the 95 % interval of the ratio, None with fewer than three blocks. `verdict` is better, worse,
+    higher, lower (where neither is a goal), no clear difference, too few blocks, or no data.
+    """
+
+    measure: Measure
+    setting: Setting
+    concurrency: int
+    blocks: tuple[int, ...]
+    ratios: tuple[float, ...]
+    base: float | None
+    other: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+    @property
+    def decided(self) -> bool:
+        return self.verdict in {"better", "worse", "higher", "lower"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All effects of a sweep against its baseline. `incomplete` says which pairs lack a cell, in words."""
+
+    baseline: Setting
+    settings: tuple[Setting, ...]
+    concurrencies: tuple[int, ...]
+    blocks: tuple[int, ...]
+    effects: tuple[Effect, ...]
+    incomplete: tuple[str, ...]
+
+    def effect(self, measure: str, setting: Setting, concurrency: int) -> Effect | None:
+        return next(
+            (
+                effect
+                for effect in self.effects
+                if (effect.measure.name, effect.setting, effect.concurrency) == (measure, setting, concurrency)
+            ),
+            None,
+        )
+
+
+def compare(
+    cells: Sequence[tuple[CellTables, CellMetrics]],
+    baseline: Setting,
+    settings: Sequence[Setting],
+    planned_blocks: int | None = None,
+) -> Comparison:
+    """Compare every setting with the baseline at every concurrency. Only cells that are done take part.
+
+    `settings` fixes the order; the baseline may be among them. Effects without a single complete block are kept,
+    with the verdict `no data`, so that a table of them has no holes.
+    """
+    done = {(cell.setting, cell.info.concurrency, cell.info.block): metrics for cell, metrics in cells if cell.done}
+    concurrencies = tuple(sorted({cell.info.concurrency for cell, _ in cells}))
+    blocks = tuple(sorted({cell.info.block for cell, _ in cells}))
+    if planned_blocks and len(blocks) < planned_blocks:
+        blocks += tuple(range(max(blocks, default=-1) + 1, max(blocks, default=-1) + 1 + planned_blocks - len(blocks)))
+    others = tuple(setting for setting in settings if setting != baseline)
+    effects = []
+    incomplete = []
+    for concurrency in concurrencies:
+        for setting in others:
+            pairs = {
+                block: (done[baseline, concurrency, block], done[setting, concurrency, block])
+                for block in blocks
+                if (baseline, concurrency, block) in done and (setting, concurrency, block) in done
+            }
+            if len(pairs) < len(blocks):
+                incomplete.append(f"{setting.label} at {concurrency}: {len(pairs)} of {len(blocks)} blocks complete")
+            effects += [_effect(measure, setting, concurrency, pairs) for measure in MEASURES]
+    return Comparison(baseline, others, concurrencies, blocks, tuple(effects), tuple(incomplete))
+
+
+def _effect(
+    measure: Measure, setting: Setting, concurrency: int, pairs: dict[int, tuple[CellMetrics, CellMetrics]]
+) -> Effect:
+    values = {block: (measure.value(base), measure.value(other)) for block, (base, other) in pairs.items()}
+    known = {block: (base, other) for block, (base, other) in values.items() if base and other}  # neither None nor 0
+    ratios = tuple(float(other / base) for base, other in known.values())
+    ratio, low, high = ratio_interval(ratios)
+    return Effect(
+        measure=measure,
+        setting=setting,
+        concurrency=concurrency,
+        blocks=tuple(known),
+        ratios=ratios,
+        base=_average([base for base, _ in known.values()]),
+        other=_average([other for _, other in known.values()]),
+        ratio=ratio,
+        low=low,
+        high=high,
+        verdict=_verdict(measure.better, ratio, low, high),
+    )
+
+
+def ratio_interval(ratios: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Geometric mean of paired ratios and the bounds of its 95 % interval (paired t on logs; None below 3 ratios)."""
+    if not ratios:
+        return None, None, None
+    logs = np.log(ratios)
+    middle = float(logs.mean())
+    if len(ratios) < BLOCKS_FOR_A_VERDICT:
+        return math.exp(middle), None, None
+    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * error
+    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+
+
+def _verdict(better: int, ratio: float | None, low: float | None, high: float | None) -> str:
+    if ratio is None:
+        return "no data"
+    if low is None or high is None:
+        return "too few blocks"
+    if low <= 1 <= high:
+        return "no clear difference"
+    if better == 0:
+        return "higher" if ratio > 1 else "lower"
+    return "better" if (ratio > 1) == (better > 0) else "worse"
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,156 @@
+"""What limits a cell, named with its evidence: CPU of the processes, step times and who held the GIL.
+
+Rules in order, the first that holds wins; a fraction of 1 is one core. The thresholds leave room for the sampler's
+edges and for the millisecond a saturated thread spends being switched.
+  client          a load process burned >= 0.90
+  device          the device step fills >= 0.85 of the turn: the loop waits for the device
+  executor_loop   the loop's thread burned, or held the GIL, >= 0.75: Python work on the loop itself
+  gil             the GIL was held >= 0.80, >= 0.15 of it by others: they take it from the loop
+  front_end       the proxy burned >= 0.85 and none of the above: the loop has time left
+"""
+
+from dataclasses import dataclass
+
+from analysis.metrics import CellMetrics
+from analysis.stacks import is_executor_loop
+from analysis.tables import CellTables
+from analysis.window import counter_rate
+
+CLIENT_BUSY = 0.90
+DEVICE_FILLS = 0.85
+LOOP_BUSY = 0.75
+GIL_BUSY = 0.80
+OTHERS_MATTER = 0.15
+FRONT_END_BUSY = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What limits a cell: `name` is client, device, executor_loop, gil, front_end or unclear; one sentence why."""
+
+    name: str
+    sentence: str
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self.name]
+
+
+_TITLES = {
+    "client": "load generator",
+    "device": "device",
+    "executor_loop": "executor loop (host)",
+    "gil": "GIL contention",
+    "front_end": "front end",
+    "unclear": "unclear",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Cores burned over the window; None where host.arrow does not tell. `queued` is run-queue delay as a share.
+
+    `one_process` is True when front end and engine share a process, and with it one GIL.
+    """
+
+    load: float | None
+    front_end: float | None
+    engine: float | None
+    executor: float | None
+    executor_queued: float | None
+    one_process: bool
+
+
+def cpu_use(cell: CellTables) -> CpuUse:
+    """Read what each role burned from the host sampler's counters (several processes of a role: the busiest)."""
+    processes, threads = _rates(cell, threads=False), _rates(cell, threads=True)
+    roles = {role for role, _, _ in processes}
+    executor = [rates for (role, name, _), rates in threads.items() if role != "load" and is_executor_loop(name)]
+    loop, queued = max(executor, default=(None, None), key=lambda rates: rates[0] or 0.0)
+    engine = _busiest(processes, "rank0")
+    front_end = _busiest(processes, "proxy")
+    one_process = "rank0" not in roles and bool(roles & {"server", "proxy"})
+    return CpuUse(
+        load=_busiest(processes, "load"),
+        front_end=front_end if front_end is not None else _busiest(processes, "server"),
+        engine=engine,
+        executor=loop,
+        executor_queued=queued,
+        one_process=one_process,
+    )
+
+
+def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR0911 - one return a rule
+    """Name what limits a cell, by the rules above."""
+    cpu = cpu_use(cell)
+    step, device = metrics.host_step_ms, metrics.device_step_ms
+    held, held_by_loop = metrics.gil_held_total, metrics.gil_held_executor
+    turn = f"a turn takes {step.mean:.1f} ms" if step else "turns are not logged"
+    if step and device:
+        turn += f" against a device step of {device.mean:.1f} ms"
+    load = max((value for value in (cpu.load, metrics.client_cpu_fraction) if value is not None), default=None)
+
+    if load is not None and load >= CLIENT_BUSY:
+        return Limit("client", f"The load process used {load:.2f} of a core, so it measures itself; {turn}.")
+    if step and device and device.mean >= DEVICE_FILLS * step.mean:
+        return Limit("device", f"The loop waits for the device: {turn}.")
+    if cpu.executor is not None and cpu.executor >= LOOP_BUSY:
+        burned = f"The executor loop burned {cpu.executor:.2f} of a core{_held(held_by_loop)}"
+        return Limit("executor_loop", f"{burned}; {turn}.")
+    if held is not None and held_by_loop is not None:
+        others = held - held_by_loop
+        shares = f"{held_by_loop:.0%} by the executor loop and {others:.0%} by others{_one_gil(cpu)}"
+        if held_by_loop >= LOOP_BUSY or (held >= GIL_BUSY and others < OTHERS_MATTER):
+            return Limit("executor_loop", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
+        if held >= GIL_BUSY:
+            return Limit("gil", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
+    if cpu.front_end is not None and cpu.front_end >= FRONT_END_BUSY and not cpu.one_process:
+        left = (
+            f"the executor loop burned only {cpu.executor:.2f}" if cpu.executor is not None else "the engine had time"
+        )
+        return Limit("front_end", f"The front end used {cpu.front_end:.2f} of a core while {left}; {turn}.")
+    return Limit("unclear", _what_is_known(cpu, held, turn))
+
+
+def _held(share: float | None) -> str:
+    return "" if share is None else f" and held the GIL {share:.0%} of the time"
+
+
+def _one_gil(cpu: CpuUse) -> str:
+    return " (front end and loop share one process and one GIL)" if cpu.one_process else ""
+
+
+def _what_is_known(cpu: CpuUse, held: float | None, turn: str) -> str:
+    known = [
+        f"{name} {value:.2f}"
+        for name, value in (
+            ("load process", cpu.load),
+            ("server process" if cpu.one_process else "front end", cpu.front_end),
+            ("rank 0", cpu.engine),
+            ("executor loop", cpu.executor),
+        )
+        if value is not None
+    ]
+    cores = f"Cores used: {', '.join(known)}" if known else "No CPU samples"
+    gil = f"; the GIL was held {held:.0%} of the time" if held is not None else ""
+    return f"Nothing was used up. {cores}{gil}; {turn}."
+
+
+def _rates(cell: CellTables, *, threads: bool) -> dict[tuple[str, str, int], tuple[float | None, float | None]]:
+    """(role, name, tid or pid) -> (cores burned, share of time in the run queue) over the window."""
+    host, window = cell.host, cell.window
+    if window is None or host.empty:
+        return {}
+    rows = host[host["tid"].notna() if threads else host["tid"].isna()]
+    rates = {}
+    for _, one in rows.groupby(["role", "tid" if threads else "pid"]):
+        burned = counter_rate(one["t_ns"], one["cpu_ns"], window)
+        queued = counter_rate(one["t_ns"], one["runqueue_ns"], window)
+        last = one.iloc[-1]
+        rates[str(last["role"]), str(last["name"]), int(last["tid" if threads else "pid"])] = (burned, queued)
+    return rates
+
+
+def _busiest(processes: dict[tuple[str, str, int], tuple[float | None, float | None]], role: str) -> float | None:
+    burned = [rate for (name, _, _), (rate, _) in processes.items() if name == role and rate is not None]
+    return max(burned, default=None)

@@ -1,0 +1,185 @@
+"""Request records reduced to one row a request, vectorised: chunk lists become times, gaps and token counts.
+
+Definitions (docs/design.md):
+  ttft_ms   sent_ns -> arrival of the first token-carrying chunk
+  tpot_ms   (last - first token arrival) / (output tokens - 1); needs two chunks
+  e2e_ms    sent_ns -> end of the response
+  icl_ms    gap between consecutive token-carrying chunks
+  itl_ms    that gap over the number of tokens in the later chunk, where the number is known
+A failure has NaN in every latency.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.window import NS_PER_MS, NS_PER_S, Floats, Window
+from contracts.arrow import read_batches
+from contracts.records import REQUESTS
+
+CHUNKS_AT_ONCE = 4_000_000
+KNOWN_TOKENS_NEEDED = 0.99
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Gap32 = npt.NDArray[np.float32]
+
+_PLAIN = (
+    "worker", "seq", "user", "server_id", "prompt_tokens", "max_tokens", "scheduled_ns", "sent_ns", "first_byte_ns",
+    "end_ns", "status", "finish_reason", "output_tokens", "output_tokens_source", "error_kind", "error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Inter-chunk gaps (ms) of successful requests that started in the window.
+
+    `itl_ms` is None, with the reason, when token counts of chunks are not known for nearly all of those requests.
+    """
+
+    icl_ms: Gap32
+    itl_ms: Gap32 | None
+    itl_absent: str | None
+
+
+def load_requests(paths: Sequence[Path], window: Window | None) -> tuple[pd.DataFrame, Gaps]:
+    """Read the request files of all load processes of a cell.
+
+    The frame's columns: those of the record except the chunk lists, and chunks, first_token_ns, last_token_ns,
+    tokens_in_window, success, in_window (it started inside), itl_known, ttft_ms, tpot_ms, e2e_ms,
+    output_speed_tok_s_user, schedule_lag_ms. Without a window nothing is in it.
+    """
+    frames: list[pd.DataFrame] = []
+    icl: list[Gap32] = []
+    itl: list[Gap32] = []
+    for table in _portions(paths):
+        frame, icl_part, itl_part = _reduce(table, window)
+        frames.append(frame)
+        icl.append(icl_part)
+        itl.append(itl_part)
+    if not frames:
+        frames.append(_reduce(REQUESTS.schema().empty_table(), window)[0])
+    requests = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    absent = _why_no_itl(requests)
+    return requests, Gaps(_join(icl), None if absent else _join(itl), absent)
+
+
+def _portions(paths: Sequence[Path]) -> Iterator[Any]:
+    """Yield tables of many requests each: a flush a second makes batches too small to be worth a pass of numpy."""
+    held: list[Any] = []
+    chunks = 0
+    for path in paths:
+        for batch in read_batches(path, REQUESTS):
+            held.append(batch)
+            chunks += batch.num_rows + len(batch.column("chunk_ns").values)
+            if chunks >= CHUNKS_AT_ONCE:
+                yield pa.Table.from_batches(held).combine_chunks()
+                held, chunks = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _reduce(table: Any, window: Window | None) -> tuple[pd.DataFrame, Gap32, Gap32]:
+    """Reduce one portion to its rows and the gaps (icl, itl) of its measured requests."""
+    frame = table.select(list(_PLAIN)).to_pandas(types_mapper=_TYPES.get)
+    count, arrival_ns = _lists(table.column("chunk_ns"))
+    known_count, known_tokens = _lists(table.column("chunk_tokens"))
+    row = np.repeat(np.arange(len(count)), count)
+    end = np.cumsum(count)
+    output_tokens = frame["output_tokens"].to_numpy(dtype=np.int64)
+
+    told = (known_count == count) & (count > 0)
+    one_each = ~told & (output_tokens == count) & (frame["output_tokens_source"] != "chunks").to_numpy() & (count > 0)
+    tokens = (output_tokens / np.maximum(count, 1))[row]  # even spread, where the client could not count
+    tokens[told[row]] = known_tokens[np.repeat(told, known_count)]
+
+    some = count > 0
+    first_ns, last_ns = np.full(len(count), -1, dtype=np.int64), np.full(len(count), -1, dtype=np.int64)
+    first_ns[some] = arrival_ns[(end - count)[some]]
+    last_ns[some] = arrival_ns[end[some] - 1]
+
+    _judge(frame, count)
+    sent_ns = frame["sent_ns"].to_numpy(dtype=np.int64)
+    frame["chunks"] = count
+    frame["first_token_ns"] = pd.array(first_ns, dtype="Int64")
+    frame["last_token_ns"] = pd.array(last_ns, dtype="Int64")
+    frame.loc[~some, ["first_token_ns", "last_token_ns"]] = pd.NA
+    frame["tokens_in_window"] = (
+        np.bincount(row, weights=tokens * window.holds(arrival_ns), minlength=len(count)) if window else 0.0
+    )
+    frame["in_window"] = window.holds(sent_ns) if window else False
+    frame["itl_known"] = told | one_each
+    _add_latencies(frame, first_ns, last_ns, some)
+
+    measured = frame["success"].to_numpy() & frame["in_window"].to_numpy()
+    later = np.flatnonzero(row[1:] == row[:-1]) + 1  # chunks that have one before them in the same request
+    later = later[measured[row[later]]]
+    gap_ms = (arrival_ns[later] - arrival_ns[later - 1]) / NS_PER_MS
+    known = (told | one_each)[row[later]] & (tokens[later] > 0)
+    itl_ms = gap_ms[known] / tokens[later][known]
+    return frame, gap_ms.astype(np.float32), itl_ms.astype(np.float32)
+
+
+def _lists(column: Any) -> tuple[Ints, Ints]:
+    """Give the lengths and the flattened values of a list column; a null list counts as empty."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+    values = pc.list_flatten(column)
+    return lengths, pc.fill_null(values, 0).to_numpy().astype(np.int64)
+
+
+def _judge(frame: pd.DataFrame, count: Ints) -> None:
+    """Set `success`, and give a kind to what the client let pass but the definition does not."""
+    kind = frame["error_kind"].astype("object")
+    unnamed = kind.isna()
+    bad_status = unnamed & frame["status"].notna() & (frame["status"] != 200).fillna(value=False).astype(bool)
+    no_token = unnamed & ~bad_status & pd.Series(count == 0, index=frame.index) & (frame["max_tokens"] > 0)
+    kind[bad_status] = "http_" + frame["status"][bad_status].astype(str)
+    kind[no_token] = "no_token"
+    frame["error_kind"] = kind
+    frame["success"] = kind.isna().to_numpy(dtype=bool)
+
+
+def _add_latencies(frame: pd.DataFrame, first_ns: Ints, last_ns: Ints, some: Flags) -> None:
+    sent_ns = frame["sent_ns"].to_numpy(dtype=np.int64)
+    success = frame["success"].to_numpy()
+    decoded = frame["output_tokens"].to_numpy(dtype=np.float64) - 1
+    span_ns = (last_ns - first_ns).astype(np.float64)
+    several = success & some & (span_ns > 0) & (decoded > 0)
+
+    def where(valid: Flags, numerator: Any, denominator: Any) -> Floats:
+        out = np.full(len(valid), np.nan)
+        np.divide(numerator, denominator, out=out, where=valid)
+        return out
+
+    frame["ttft_ms"] = where(success & some, (first_ns - sent_ns).astype(np.float64), NS_PER_MS)
+    frame["tpot_ms"] = where(several, span_ns / NS_PER_MS, decoded)
+    frame["e2e_ms"] = where(success, frame["end_ns"].to_numpy(dtype=np.int64) - sent_ns, NS_PER_MS)
+    frame["output_speed_tok_s_user"] = where(several, decoded * NS_PER_S, span_ns)
+    frame["schedule_lag_ms"] = ((frame["sent_ns"] - frame["scheduled_ns"]) / NS_PER_MS).astype("float64")
+
+
+def _why_no_itl(requests: pd.DataFrame) -> str | None:
+    streamed = requests[requests["success"] & requests["in_window"] & (requests["chunks"] > 1)]
+    if streamed.empty:
+        return "no successful request of more than one chunk started in the steady window"
+    known = float(streamed["itl_known"].mean())
+    if known < KNOWN_TOKENS_NEEDED:
+        return (
+            f"the number of tokens in each chunk is known for {known:.0%} of the requests only: the server neither "
+            f"says it a chunk nor reports as many tokens as it sent chunks"
+        )
+    return None
+
+
+def _join(parts: Sequence[Gap32]) -> Gap32:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+
+
+_TYPES = {pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}

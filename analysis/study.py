@@ -1,0 +1,80 @@
+"""A sweep worked through once: what the JSON, the terminal table and the report all show."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from analysis.compare import Comparison, compare
+from analysis.doubts import cell_doubts, sweep_doubts
+from analysis.limits import CpuUse, Limit, cpu_use, find_limit
+from analysis.metrics import CellMetrics, measure
+from analysis.plan import Setting, SweepInfo
+from analysis.tables import CellTables, load_sweep
+from contracts.doubts import Doubt
+
+
+@dataclass(frozen=True, slots=True)
+class CellStudy:
+    """One cell: tables, metrics, what limits it (None without a window) and what casts doubt on it."""
+
+    tables: CellTables
+    metrics: CellMetrics
+    cpu: CpuUse
+    limit: Limit | None
+    doubts: tuple[Doubt, ...]
+
+    @property
+    def id(self) -> str:
+        return self.tables.info.id
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole sweep, cells in the order in which they ran."""
+
+    path: Path
+    info: SweepInfo
+    cells: tuple[CellStudy, ...]
+    comparison: Comparison
+    sweep_doubts: tuple[Doubt, ...]
+
+    @cached_property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """All warnings: the sweep's, then the cells'."""
+        return self.sweep_doubts + tuple(doubt for cell in self.cells for doubt in cell.doubts)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All settings that have a cell, the baseline first."""
+        present = {cell.tables.setting for cell in self.cells}
+        return tuple(self.info.order_settings(present))
+
+    def select(self, concurrency: int, setting: Setting | None = None) -> list[CellStudy]:
+        """Give the cells at a concurrency (of one setting), in order."""
+        return [
+            cell
+            for cell in self.cells
+            if cell.tables.info.concurrency == concurrency and setting in {None, cell.tables.setting}
+        ]
+
+
+def study_sweep(path: Path) -> Study:
+    """Load and work through a sweep's folder. Raises UsageError or FormatError when it is not one."""
+    sweep = load_sweep(path)
+    cells = tuple(_study_cell(cell) for cell in sweep.per_cell)
+    present = sweep.info.order_settings(cell.setting for cell in sweep.per_cell)
+    baseline = sweep.info.baseline
+    names = {name for name, _ in baseline.pairs}
+    if present and all(names != {name for name, _ in setting.pairs} for setting in present):
+        baseline = present[0]  # sweep.json speaks of other knobs than the cells do
+    comparison = compare([(cell.tables, cell.metrics) for cell in cells], baseline, present, sweep.info.planned_blocks)
+    doubts = sweep_doubts(sweep.info, sweep.per_cell, comparison)
+    return Study(sweep.path, sweep.info, cells, comparison, tuple(doubts))
+
+
+def _study_cell(tables: CellTables) -> CellStudy:
+    metrics = measure(tables)
+    cpu = cpu_use(tables)
+    limit = find_limit(tables, metrics)
+    doubts = cell_doubts(tables, metrics, cpu, limit)
+    return CellStudy(tables, metrics, cpu, limit if tables.window else None, tuple(doubts))

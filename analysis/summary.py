@@ -1,0 +1,114 @@
+"""What `loadgen show DIR --json` prints, and the short table at the end of a sweep."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from analysis.compare import Effect
+from analysis.metrics import Spread
+from analysis.study import CellStudy, Study, study_sweep
+from analysis.verdict import VerdictTable, verdict_table
+from contracts.doubts import Doubt
+from contracts.folder import FORMAT
+
+
+def summarise(path: Path) -> dict[str, Any]:
+    """Work through a sweep's folder into the JSON document of `loadgen show --json`; unknown numbers are None."""
+    return summary_of(study_sweep(path))
+
+
+def verdict_lines(path: Path) -> VerdictTable:
+    """Work through a sweep's folder into the sentences and the short table that end `loadgen sweep`."""
+    return verdict_table(study_sweep(path))
+
+
+def summary_of(study: Study) -> dict[str, Any]:
+    """Turn a study into the document (contract, format 1: names are added, never changed)."""
+    document = {
+        "format": FORMAT,
+        "state": study.info.state,
+        "baseline": dict(study.comparison.baseline.pairs),
+        "verdict": list(verdict_table(study).sentences),
+        "cells": [_cell(cell) for cell in study.cells],
+        "comparisons": [_effect(effect) for effect in study.comparison.effects],
+        "warnings": [_doubt(doubt) for doubt in study.doubts],
+    }
+    cleaned = _without_nan(document)
+    assert isinstance(cleaned, dict)
+    return cleaned
+
+
+def _cell(cell: CellStudy) -> dict[str, Any]:
+    info, metrics = cell.tables.info, cell.metrics
+    return {
+        "id": info.id,
+        "slug": info.slug,
+        "block": info.block,
+        "state": info.state,
+        "concurrency": info.concurrency,
+        "knobs": dict(cell.tables.setting.pairs),
+        "requests": metrics.requests,
+        "requests_in_window": metrics.requests_in_window,
+        "errors": metrics.failures,
+        "errors_by_kind": dict(metrics.errors),
+        "error": info.error,
+        "window_s": metrics.window_s,
+        "metrics": {
+            "ttft_ms": _spread(metrics.ttft_ms),
+            "itl_ms": _spread(metrics.itl_ms),
+            "itl_absent": metrics.itl_absent,
+            "icl_ms": _spread(metrics.icl_ms),
+            "tpot_ms": _spread(metrics.tpot_ms),
+            "e2e_ms": _spread(metrics.e2e_ms),
+            "output_speed_tok_s_user": _spread(metrics.output_speed_tok_s_user),
+            "req_s": metrics.req_s,
+            "output_tok_s": metrics.output_tok_s,
+            "host_step_ms": _spread(metrics.host_step_ms),
+            "device_step_ms": _spread(metrics.device_step_ms),
+            "rpc_messages": metrics.rpc_messages,
+            "rpc_requests": metrics.rpc_requests,
+            "rpc_messages_per_request": metrics.rpc_messages_per_request,
+            "in_flight_mean": metrics.in_flight_mean,
+            "gil_held_fraction": None if metrics.gil_held_fraction is None else dict(metrics.gil_held_fraction),
+            "client_cpu_fraction": metrics.client_cpu_fraction,
+            "client_lag_ms": _spread(metrics.client_lag_ms),
+            "schedule_lag_ms": _spread(metrics.schedule_lag_ms),
+            "server_ttft_ms": _spread(metrics.server_ttft_ms),
+            "client_minus_server_ttft_ms": metrics.client_minus_server_ttft_ms,
+        },
+        "limit": None if cell.limit is None else {"name": cell.limit.name, "why": cell.limit.sentence},
+    }
+
+
+def _spread(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else asdict(spread)
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {
+        "metric": effect.measure.name,
+        "concurrency": effect.concurrency,
+        "knobs": dict(effect.setting.pairs),
+        "base": effect.base,
+        "other": effect.other,
+        "ratio": effect.ratio,
+        "interval": None if effect.low is None else [effect.low, effect.high],
+        "block_ratios": dict(zip(map(str, effect.blocks), effect.ratios, strict=True)),
+        "verdict": effect.verdict,
+    }
+
+
+def _doubt(doubt: Doubt) -> dict[str, Any]:
+    return {"code": doubt.code, "detail": doubt.detail, "cell": doubt.cell, "remedy": doubt.remedy}
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {name: _without_nan(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

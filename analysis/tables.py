@@ -1,0 +1,159 @@
+"""A sweep's folder as tidy pandas frames, one call; times stay CLOCK_MONOTONIC ns, durations are ms.
+
+Chunk arrivals are reduced batch by batch (analysis.requests), so a cell of a million requests never lies in memory
+with all its chunks. Missing and cut-off record files are what a kill leaves: they give short or empty frames.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.plan import Setting, SweepInfo
+from analysis.requests import Gaps, load_requests
+from analysis.stacks import Holders, load_holders
+from analysis.window import NS_PER_MS, Window
+from contracts.arrow import read_table
+from contracts.folder import CellFolder, CellInfo, SweepFolder
+from contracts.records import CLIENT, HOST, SERVER, STEPS, RecordType
+
+
+@dataclass(frozen=True, slots=True)
+class CellTables:
+    """One cell: what cell.json says and its records. `window` is None when the cell did not get through it.
+
+    requests  one row a request: the record's columns less the chunk lists, and those of analysis.requests
+    steps     one row a turn of the executor loop, with `in_window`
+    host      CPU and run-queue counters a process (`tid` is NA) or thread
+    client    the load processes about themselves, with `in_window`
+    server    the server's own times a request, with `server_ttft_ms`
+    gaps      inter-chunk gaps of the successful requests that started in the window
+    holders   who held the GIL, None without samples
+    """
+
+    info: CellInfo
+    setting: Setting
+    window: Window | None
+    requests: pd.DataFrame
+    gaps: Gaps
+    steps: pd.DataFrame
+    host: pd.DataFrame
+    client: pd.DataFrame
+    server: pd.DataFrame
+    holders: Holders | None
+
+    @property
+    def done(self) -> bool:
+        return self.info.state == "done"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTables:
+    """A whole sweep. The frames that span cells carry a column `cell` with the cell's id."""
+
+    path: Path
+    info: SweepInfo
+    per_cell: tuple[CellTables, ...]
+
+    @property
+    def cells(self) -> pd.DataFrame:
+        """One row a cell: id, slug, index, block, concurrency, state, setting, `knob.NAME` columns, phases, error."""
+        rows = []
+        for cell in self.per_cell:
+            info = cell.info
+            row: dict[str, Any] = {
+                "id": info.id,
+                "slug": info.slug,
+                "index": info.index,
+                "block": info.block,
+                "concurrency": info.concurrency,
+                "state": info.state,
+                "setting": cell.setting.label,
+            }
+            row |= {f"knob.{name}": value for name, value in cell.setting.pairs}
+            row |= {name: getattr(info.phases, name) for name in info.phases.__dataclass_fields__}
+            rows.append(row | {"started_at": info.started_at, "ended_at": info.ended_at, "error": info.error})
+        return pd.DataFrame(rows)
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        return self._stack(lambda cell: cell.requests)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        return self._stack(lambda cell: cell.steps)
+
+    @property
+    def host(self) -> pd.DataFrame:
+        return self._stack(lambda cell: cell.host)
+
+    @property
+    def client(self) -> pd.DataFrame:
+        return self._stack(lambda cell: cell.client)
+
+    @property
+    def server(self) -> pd.DataFrame:
+        return self._stack(lambda cell: cell.server)
+
+    def _stack(self, pick: Callable[[CellTables], pd.DataFrame]) -> pd.DataFrame:
+        frames = {cell.info.id: pick(cell) for cell in self.per_cell}
+        full = {name: frame for name, frame in frames.items() if len(frame)}
+        if not full:
+            empty = next(iter(frames.values()), pd.DataFrame())
+            return empty.assign(cell=pd.Series(dtype="object"))
+        return pd.concat(full, names=["cell"]).reset_index(level="cell").reset_index(drop=True)
+
+
+def load_sweep(path: Path) -> SweepTables:
+    """Load a sweep's folder. Raises contracts.errors.UsageError or FormatError when it is not one."""
+    folder = SweepFolder(Path(path))
+    info = SweepInfo.from_json(folder.read())
+    cells = sorted((load_cell(cell) for cell in folder.cell_folders()), key=lambda cell: cell.info.index)
+    return SweepTables(folder.path, info, tuple(cells))
+
+
+def load_cell(folder: CellFolder) -> CellTables:
+    """Load one cell's folder; every record file may be missing."""
+    info = folder.read()
+    window = Window.of(info.phases)
+    requests, gaps = load_requests(folder.all_requests(), window)
+    steps = _records([folder.steps], STEPS)
+    client = _records(folder.all_client(), CLIENT)
+    server = _records([folder.server], SERVER)
+    first = server["server_first_token_ns"].fillna(server["first_token_ns"])
+    arrival = server["server_arrival_ns"].fillna(server["arrival_ns"])
+    server["server_ttft_ms"] = ((first - arrival) / NS_PER_MS).astype("float64")
+    for frame in (steps, client):
+        frame["in_window"] = window.holds(frame["t_ns"]) if window else False
+    return CellTables(
+        info=info,
+        setting=Setting.of(info.knobs),
+        window=window,
+        requests=requests,
+        gaps=gaps,
+        steps=steps,
+        host=_records([folder.host], HOST),
+        client=client,
+        server=server,
+        holders=load_holders(folder.stacks, info.stacks),
+    )
+
+
+def _records(paths: Sequence[Path], record: RecordType[Any]) -> pd.DataFrame:
+    """Read record files of one kind into a frame with nullable integers, so that a missing time stays missing."""
+    frames = [read_table(path, record).to_pandas(types_mapper=_NULLABLE.get) for path in paths if path.exists()]
+    if not frames:
+        return pd.DataFrame(record.schema().empty_table().to_pandas(types_mapper=_NULLABLE.get))
+    joined: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return joined
+
+
+def _nullable_types() -> dict[Any, Any]:
+    import pyarrow as pa
+
+    return {pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+
+
+_NULLABLE = _nullable_types()
