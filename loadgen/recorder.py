@@ -1,0 +1,137 @@
+"""What a load process writes down: a row a request, a row about itself ten times a second, and the running counts."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic_ns, process_time_ns
+
+import gevent
+
+from contracts.arrow import RecordWriter
+from contracts.clock import NS_PER_MS, NS_PER_S
+from contracts.masking import mask_text
+from contracts.records import CLIENT, REQUESTS, ClientRow, RequestRow
+from loadgen import kinds
+from loadgen.outcome import Cancel, Outcome
+from loadgen.workload import Draw
+
+_SAMPLE_NS = 100 * NS_PER_MS
+_SHOWN_TTFTS = 200
+_ERROR_CHARS = 1000
+
+
+class Ticket:
+    """A request between its beginning and its row."""
+
+    __slots__ = ("_recorder", "cancel", "seq")
+
+    def __init__(self, recorder: "Recorder", seq: int) -> None:
+        self._recorder = recorder
+        self.seq = seq
+        self.cancel: Cancel | None = None
+
+    def end(self, draw: Draw, outcome: Outcome) -> None:
+        """Write the row. Every ticket must come to this, whatever became of the request."""
+        self._recorder.end(self, draw, outcome)
+
+
+class Recorder:
+    """Owns the two record files of a load process. All calls come from greenlets of one thread."""
+
+    def __init__(
+        self, worker: int, requests_path: Path, client_path: Path, on_end: Callable[[RequestRow], None]
+    ) -> None:
+        self._worker = worker
+        self._on_end = on_end
+        self._open: dict[int, Ticket] = {}
+        self._seq = 0
+        self._first_tokens: deque[float] = deque(maxlen=_SHOWN_TTFTS)
+        self.completed = 0
+        self.failed = 0
+        self.unfinished = 0
+        with contextlib.ExitStack() as stack:
+            self._requests = stack.enter_context(RecordWriter(requests_path, REQUESTS))
+            self._client = stack.enter_context(RecordWriter(client_path, CLIENT))
+            self._files = stack.pop_all()
+
+    @property
+    def in_flight(self) -> int:
+        """Count the requests that have begun (connecting included) and are not over."""
+        return len(self._open)
+
+    def begin(self) -> Ticket:
+        ticket = Ticket(self, self._seq)
+        self._open[self._seq] = ticket
+        self._seq += 1
+        return ticket
+
+    def first_token(self, ttft_ns: int) -> None:
+        self._first_tokens.append(ttft_ns / NS_PER_MS)
+
+    def take_first_tokens_ms(self) -> list[float]:
+        """Give the latest TTFTs since the last call, at most 200; for a live display only."""
+        taken = [round(value, 3) for value in self._first_tokens]
+        self._first_tokens.clear()
+        return taken
+
+    def end(self, ticket: Ticket, draw: Draw, outcome: Outcome) -> None:
+        """Write the ticket's row and count it."""
+        del self._open[ticket.seq]
+        if outcome.error_kind is None:
+            self.completed += 1
+        else:
+            self.failed += 1
+            self.unfinished += outcome.error_kind == kinds.UNFINISHED
+        row = RequestRow(
+            worker=self._worker,
+            seq=ticket.seq,
+            user=draw.user,
+            server_id=outcome.server_id,
+            prompt_tokens=draw.prompt_tokens,
+            max_tokens=draw.max_tokens,
+            scheduled_ns=None,
+            sent_ns=outcome.sent_ns,
+            first_byte_ns=outcome.first_byte_ns,
+            chunk_ns=outcome.chunk_ns,
+            chunk_tokens=outcome.chunk_tokens,
+            end_ns=outcome.end_ns,
+            status=outcome.status,
+            finish_reason=outcome.finish_reason,
+            output_tokens=outcome.output_tokens,
+            output_tokens_source=outcome.output_tokens_source,
+            error_kind=outcome.error_kind,
+            error=None if outcome.error is None else mask_text(outcome.error[:_ERROR_CHARS]),
+        )
+        self._requests.append(row)
+        self._on_end(row)
+
+    def cancel_all(self, kind: str, message: str) -> None:
+        """End every request in flight as a failure of this kind; their users write the rows when they wake."""
+        for ticket in list(self._open.values()):
+            if ticket.cancel is not None:
+                ticket.cancel(kind, message)
+
+    def sample_forever(self) -> None:
+        """Write a client row every 100 ms, with how late this greenlet woke, and flush both files each second."""
+        due_ns = monotonic_ns() + _SAMPLE_NS
+        while True:
+            gevent.sleep(max(0, due_ns - monotonic_ns()) / NS_PER_S)
+            now_ns = monotonic_ns()
+            self._client.append(
+                ClientRow(
+                    worker=self._worker,
+                    t_ns=now_ns,
+                    lag_ns=max(0, now_ns - due_ns),
+                    cpu_ns=process_time_ns(),
+                    in_flight=self.in_flight,
+                    completed=self.completed,
+                    failed=self.failed,
+                )
+            )
+            self._requests.tick()
+            due_ns = max(due_ns + _SAMPLE_NS, now_ns)
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self._files.close()

@@ -1,0 +1,155 @@
+"""An OpenAI-like server of known behaviour: which one is chosen by the request's model name. Prints its port.
+
+`paced` streams max_tokens tokens, the first after 20 ms and then one each 5 ms; the others misbehave in one way each.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+
+FIRST_S, GAP_S = 0.02, 0.005
+NUMBERS = itertools.count()
+
+
+def token(chat, number, text, finish=None, **more):
+    choice = {"index": 0, "finish_reason": finish}
+    choice |= {"delta": {"content": text}} if chat else {"text": text}
+    return {"id": f"cmpl-{number}", "choices": [choice], **more}
+
+
+class Reply:
+    def __init__(self, writer):
+        self.writer = writer
+
+    def head(self, *lines, status="200 OK", kind="text/event-stream", chunked=True):
+        more = ["Transfer-Encoding: chunked"] if chunked else []
+        self.writer.write("\r\n".join([f"HTTP/1.1 {status}", f"Content-Type: {kind}", *more, *lines, "", ""]).encode())
+
+    def chunk(self, data):
+        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def event(self, document, end=b"\n\n", space=b" "):
+        data = document if isinstance(document, bytes) else json.dumps(document, separators=(",", ":")).encode()
+        self.chunk(b"data:" + space + data + end)
+
+    def whole(self, status, document, kind="application/json"):
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.head(f"Content-Length: {len(body)}", status=status, kind=kind, chunked=False)
+        self.writer.write(body)
+
+
+async def stream(reply, chat, number, count, *, end=b"\n\n", space=b" ", usage=True, done=True, role=False, close=True):
+    if role:
+        opener = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        reply.event({"id": f"cmpl-{number}", "choices": [opener]}, end, space)
+    await asyncio.sleep(FIRST_S)
+    for n in range(count):
+        if n:
+            await asyncio.sleep(GAP_S)
+        last = "length" if n == count - 1 else None
+        reply.event(token(chat, number, "" if n == 1 else 'é " \\', last), end, space)
+        await reply.writer.drain()
+    if usage:
+        reply.event({"id": f"cmpl-{number}", "choices": [], "usage": {"completion_tokens": count}}, end, space)
+    if done:
+        reply.event(b"[DONE]", end, space)
+    if close:
+        reply.chunk(b"")
+
+
+async def answer(reply, case, chat, count):  # noqa: C901
+    number = next(NUMBERS)
+    if case == "paced":
+        reply.head()
+        await stream(reply, chat, number, count, role=chat)
+    elif case == "crlf":
+        reply.head()
+        await stream(reply, chat, number, count, end=b"\r\n: a comment\r\n\r\n", space=b"")
+    elif case == "no_usage":
+        reply.head()
+        await stream(reply, chat, number, count, usage=False, done=False)
+    elif case == "until_close":
+        reply.head("Connection: close", chunked=False)
+        for n in range(count):
+            reply.writer.write(b"data: %s\n\n" % json.dumps(token(chat, number, "x")).encode())
+        reply.writer.write(b"data: [DONE]\n\n")
+        return False
+    elif case == "closes_silently":
+        reply.head()
+        await stream(reply, chat, number, count)
+        return False
+    elif case == "status_429":
+        reply.whole("429 Too Many Requests", {"error": {"message": "slow down", "type": "rate"}})
+    elif case == "status_503":
+        reply.whole("503 Service Unavailable", b"overloaded", "text/plain")
+    elif case == "status_204":
+        reply.head(status="204 No Content", chunked=False)
+    elif case == "error_body":
+        reply.whole("200 OK", {"error": {"message": "no such model"}})
+    elif case == "not_sse":
+        reply.whole("200 OK", b"<html>hello</html>", "text/html")
+    elif case == "bad_json":
+        reply.head()
+        reply.event(b'{"choices": [')
+        reply.chunk(b"")
+    elif case == "not_http":
+        reply.writer.write(b"220 smtp ready\r\n")
+        return False
+    elif case == "error_in_stream":
+        reply.head()
+        reply.event(token(chat, number, "x"))
+        await asyncio.sleep(GAP_S)
+        reply.event({"error": {"message": "out of memory, Authorization: Bearer sk-secret-secret", "code": 500}})
+        reply.event(b"[DONE]")
+        reply.chunk(b"")
+    elif case == "no_terminal":
+        reply.head()
+        reply.event(token(chat, number, "x"))
+        reply.chunk(b"")
+    elif case == "closed_early":
+        reply.head()
+        reply.event(token(chat, number, "x"))
+        return False
+    elif case == "empty":
+        reply.head()
+        reply.event(b"[DONE]")
+        reply.chunk(b"")
+    elif case == "stall":
+        reply.head()
+        reply.event(token(chat, number, "x"))
+        await asyncio.sleep(60)
+    else:
+        raise AssertionError(case)
+    return True
+
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            body = json.loads(await reader.readexactly(length))
+            chat = b"/v1/chat/completions" in head
+            assert body["stream"]
+            assert body["ignore_eos"]
+            if not chat:
+                assert all(256 <= number < 32000 for number in body["prompt"])
+            if not await answer(Reply(writer), body["model"], chat, body["max_tokens"]):
+                break
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def main():
+    server = await asyncio.start_server(serve, sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
