@@ -104,7 +104,8 @@ CLIENT = RecordType(
 class StepRow:
     """One turn of the executor loop, from the server's iteration log.
 
-    `t_ns` is the log line's own time, at the end of the turn. `new_requests` and `rpc_messages` (requests taken from
+    `t_ns` is the log line's own time, at the end of the turn. `fetched_requests` and `fetched_requests_total` count the
+    requests taken from the queue so far, by this rank and by all ranks. `new_requests` and `rpc_messages` (requests taken from
     the queue in this turn, submit messages received since the last line) are None where the server does not say.
     """
 
@@ -114,8 +115,8 @@ class StepRow:
     host_step_ms: float
     prev_device_step_ms: float | None
     scheduled_requests: int
-    active_requests: int | None
-    capacity_requests: int | None
+    fetched_requests: int | None
+    fetched_requests_total: int | None
     kv_cache_util: float | None
     ctx_requests: int | None
     ctx_tokens: int | None

@@ -1,0 +1,1 @@
+"""The sweep: plan, cells, launching, placement, observers; the stacks it can launch; the reference serving stack."""

@@ -1,0 +1,115 @@
+"""The direct drive's way in: submits without HTTP, over a unix socket, on the same main-thread loop."""
+
+import asyncio
+import time
+from array import array
+
+from contracts import direct as wire
+from harness.reference import log
+from harness.reference.frontend.truth import PerfLog
+from harness.reference.proxy import RpcProxy
+from harness.reference.settings import ReferenceSettings
+from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, SamplingParams
+
+_FINISH = {None: wire.RUNNING, "length": wire.LENGTH, "stop": wire.STOP, "cancelled": wire.CANCELLED}
+
+
+class DirectConnection(asyncio.Protocol):
+    """One load process's connection. Submits as the HTTP loop does; answers each response list with one frame."""
+
+    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+        self._proxy = proxy
+        self._perf = perf
+        self._wants_timing = settings.perf_metrics_max_requests > 0
+        self._reader = wire.FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._tags: dict[int, int] = {}
+        self._clients: dict[int, int] = {}
+        self._arrived: list[AnyResponse] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Abort what the vanished load process still had in flight."""
+        self._transport = None
+        for client_id in list(self._tags):
+            self._proxy.abort(client_id)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for kind, body in self._reader.feed(data):
+                if kind == wire.SUBMIT:
+                    self._submit(body)
+                elif kind == wire.ABORT:
+                    client_id = self._clients.get(wire.TAG.unpack(body)[0])
+                    if client_id is not None:
+                        self._proxy.abort(client_id)
+                else:
+                    self._close(f"unknown kind {kind}")
+        except (wire.FrameError, ValueError) as error:
+            self._close(str(error))
+
+    def _close(self, reason: str) -> None:
+        log.warning(f"direct drive: {reason}; the connection is closed")
+        if self._transport is not None:
+            self._transport.close()
+
+    def _submit(self, body: bytes) -> None:
+        tag, max_tokens, ignore_eos = wire.SUBMIT_HEAD.unpack_from(body)
+        prompt = array("i", body[wire.SUBMIT_HEAD.size :]).tolist()
+        sampling = SamplingParams(
+            max_tokens=max_tokens, ignore_eos=bool(ignore_eos), return_perf_metrics=self._wants_timing
+        )
+        request = GenerationRequest(prompt, sampling, streaming=True, arrival_time=time.monotonic())
+        client_id = self._proxy.new_client_id()
+        self._tags[client_id] = tag
+        self._clients[tag] = client_id
+        self._proxy.submit(client_id, request, self)
+
+    # on rpc_proxy_main_loop
+
+    def deliver(self, _: int, response: AnyResponse) -> None:
+        self._arrived.append(response)
+
+    def notify(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        self._loop.call_soon_threadsafe(self._write, arrived)
+
+    # on the main thread again
+
+    def _write(self, responses: list[AnyResponse]) -> None:
+        entries = bytearray()
+        all_tokens: list[int] = []
+        count = 0
+        frames: list[bytes] = []
+        for response in responses:
+            client_id = response.client_id
+            tag = self._tags.get(client_id)
+            if tag is None:
+                continue
+            if isinstance(response, ErrorResponse):
+                self._forget(client_id, tag)
+                frames.append(wire.frame(wire.FAILED, wire.TAG.pack(tag), response.message.encode()))
+                continue
+            ids = response.token_ids
+            entries += wire.ENTRY.pack(tag, client_id & 0xFFFFFFFF, len(ids), _FINISH[response.finish_reason], 0)
+            all_tokens += ids
+            count += 1
+            if response.is_final:
+                self._forget(client_id, tag)
+                if response.timing is not None:
+                    self._perf.add(client_id, response.timing)
+        if count:
+            frames.append(
+                wire.frame(wire.TOKENS, wire.TAG.pack(count), bytes(entries), array("i", all_tokens).tobytes())
+            )
+        if self._transport is not None:
+            self._transport.write(b"".join(frames))
+
+    def _forget(self, client_id: int, tag: int) -> None:
+        del self._tags[client_id]
+        if self._clients.get(tag) == client_id:
+            del self._clients[tag]

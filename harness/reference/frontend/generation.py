@@ -1,0 +1,166 @@
+"""One request as the HTTP loop sees it: an asynchronous stream of its responses, fed from another thread."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+from harness.reference.frontend.truth import PerfLog
+from harness.reference.proxy import RpcProxy
+from harness.reference.settings import ReferenceSettings
+from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, Response, SamplingParams
+
+
+class GenerationFailed(Exception):  # noqa: N818 - it names what happened
+    """Rank 0 refused or lost the request, or it took longer than the stack's request timeout."""
+
+
+class _Inbox:
+    """Responses of one request. `put` is called on the proxy main loop's thread, all else on the HTTP loop."""
+
+    __slots__ = ("_event", "_expired", "_items")
+
+    def __init__(self) -> None:
+        self._items: deque[AnyResponse] = deque()
+        self._event = asyncio.Event()
+        self._expired = False
+
+    def put(self, response: AnyResponse) -> None:
+        self._items.append(response)
+
+    def wake(self) -> None:
+        self._event.set()
+
+    def expire(self) -> None:
+        self._expired = True
+        self._event.set()
+
+    async def get(self) -> AnyResponse:
+        while not self._items:
+            if self._expired:
+                raise TimeoutError
+            self._event.clear()
+            if self._items:  # it came between the look and the clear
+                break
+            await self._event.wait()
+        return self._items.popleft()
+
+
+class _HttpSink:
+    """Sorts responses into inboxes and wakes the HTTP loop once per response list."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._inboxes: dict[int, _Inbox] = {}
+        self._touched: list[_Inbox] = []
+
+    def open(self, client_id: int) -> _Inbox:
+        inbox = self._inboxes[client_id] = _Inbox()
+        return inbox
+
+    def close(self, client_id: int) -> None:
+        self._inboxes.pop(client_id, None)
+
+    def deliver(self, client_id: int, response: AnyResponse) -> None:
+        inbox = self._inboxes.get(client_id)
+        if inbox is not None:
+            inbox.put(response)
+            self._touched.append(inbox)
+
+    def notify(self) -> None:
+        touched, self._touched = self._touched, []
+        self._loop.call_soon_threadsafe(_wake_all, touched)
+
+
+def _wake_all(inboxes: list[_Inbox]) -> None:
+    for inbox in inboxes:
+        inbox.wake()
+
+
+class Generator:
+    """Submits requests for the HTTP front end. Create it on the HTTP loop."""
+
+    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+        self._proxy = proxy
+        self._perf = perf
+        self._wants_timing = settings.perf_metrics_max_requests > 0
+        self._timeout_s = settings.request_timeout_s
+        self._sink = _HttpSink(asyncio.get_running_loop())
+
+    def submit(self, prompt: list[int], sampling: SamplingParams, *, streaming: bool, arrived_s: float) -> "Generation":
+        """Send a request to rank 0; blocks the HTTP loop until its bytes are with ZMQ, as the original does.
+
+        `arrived_s` is when the HTTP request reached the application, CLOCK_MONOTONIC seconds.
+        """
+        sampling.return_perf_metrics = self._wants_timing
+        request = GenerationRequest(prompt, sampling, streaming=streaming, arrival_time=time.monotonic())
+        client_id = self._proxy.new_client_id()
+        inbox = self._sink.open(client_id)
+        try:
+            self._proxy.submit(client_id, request, self._sink)
+        except BaseException:
+            self._sink.close(client_id)
+            raise
+        return Generation(self, client_id, len(prompt), inbox, arrived_s, self._timeout_s)
+
+    def finish(self, generation: "Generation", last: Response | None) -> None:
+        """Let go of a request. Without its last response (the client went away, the time ran out) it is aborted."""
+        self._sink.close(generation.client_id)
+        if last is None:
+            self._proxy.abort(generation.client_id)
+        elif last.timing is not None:
+            self._perf.add(
+                generation.client_id,
+                last.timing,
+                server_arrival_s=generation.arrived_s,
+                server_first_token_s=generation.first_token_s,
+            )
+
+
+class Generation:
+    """One request under way; `output_tokens` counts what `responses` has yielded so far."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        client_id: int,
+        prompt_tokens: int,
+        inbox: _Inbox,
+        arrived_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.client_id = client_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = 0
+        self.arrived_s = arrived_s
+        self.first_token_s: float | None = None
+        self._generator = generator
+        self._inbox = inbox
+        self._timeout_s = timeout_s
+
+    async def responses(self) -> AsyncIterator[Response]:
+        """Yield the responses up to the last one. Raises GenerationFailed.
+
+        Closed early (the client went away, an error in the writer), it aborts the request on rank 0.
+        """
+        last: Response | None = None
+        refused = False
+        expiry = asyncio.get_running_loop().call_later(self._timeout_s, self._inbox.expire)
+        try:
+            while last is None:
+                response = await self._inbox.get()
+                if isinstance(response, ErrorResponse):
+                    refused = True
+                    raise GenerationFailed(response.message)
+                if self.first_token_s is None and response.token_ids:
+                    self.first_token_s = time.monotonic()
+                self.output_tokens += len(response.token_ids)
+                if response.is_final:
+                    last = response
+                yield response
+        except TimeoutError as error:
+            raise GenerationFailed(f"the request took longer than {self._timeout_s:g} s") from error
+        finally:
+            expiry.cancel()
+            if not refused:
+                self._generator.finish(self, last)

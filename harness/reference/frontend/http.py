@@ -1,0 +1,302 @@
+"""The HTTP front end: OpenAI's completion endpoints and the original's observation endpoints, on FastAPI."""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from harness.reference import tokens
+from harness.reference.frontend import protocol as oai
+from harness.reference.frontend.generation import Generation, GenerationFailed, Generator
+from harness.reference.frontend.truth import PerfLog
+from harness.reference.proxy import RpcProxy
+from harness.reference.rpc.envelope import RPCError
+from harness.reference.settings import ReferenceSettings
+from harness.reference.types import SamplingParams
+
+MODEL = "reference"
+CHAT_DEFAULT_TOKENS = 256
+DONE = "data: [DONE]\n\n"
+
+
+class _Refused(Exception):  # noqa: N818 - it names what happened
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+def _no_telemetry() -> dict[str, Any]:
+    """Keep newer FastAPI from tracing every request: the original's front end does not, and it costs CPU."""
+    if "telemetry" not in inspect.signature(FastAPI.__init__).parameters:
+        return {}
+    parts = ("tracing", "metrics", "logs", "operation_spans", "auto_configure")
+    return {"telemetry": dict.fromkeys(parts, False)}
+
+
+class _ArrivalStamp:
+    """ASGI middleware: notes when the request reached the application, before its body is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["arrived_s"] = time.monotonic()
+        await self._app(scope, receive, send)
+
+
+def _error(message: str, code: int) -> JSONResponse:
+    return JSONResponse(oai.ErrorEnvelope.of(message, code).model_dump(), status_code=code)
+
+
+def _sampling(body: oai.CompletionRequest | oai.ChatRequest, max_tokens: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=max_tokens,
+        ignore_eos=body.ignore_eos,
+        min_tokens=body.min_tokens,
+        stop_token_ids=body.stop_token_ids,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=body.seed,
+    )
+
+
+def _prompt_ids(prompt: str | list[int] | list[list[int]]) -> list[int]:
+    if isinstance(prompt, str):
+        return tokens.encode(prompt)
+    first = prompt[0] if prompt else None
+    return first if isinstance(first, list) else prompt  # type: ignore[return-value]
+
+
+def _chat_ids(body: oai.ChatRequest) -> list[int]:
+    if body.prompt_token_ids is not None:
+        return body.prompt_token_ids
+    lines = []
+    for message in body.messages:
+        content = message.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        lines.append(f"<|{message.role}|>{text}")
+    return tokens.encode("".join(lines) + "<|assistant|>")
+
+
+class HttpFrontend:
+    """The application; `build` makes the FastAPI app that uvicorn serves."""
+
+    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+        self._proxy = proxy
+        self._settings = settings
+        self._perf = perf
+        self._generator: Generator | None = None
+
+    def build(self) -> FastAPI:
+        @contextlib.asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            self._generator = Generator(self._proxy, self._settings, self._perf)
+            yield
+
+        app = FastAPI(
+            title="reference serving stack", lifespan=lifespan, docs_url=None, redoc_url=None, **_no_telemetry()
+        )
+        app.add_middleware(_ArrivalStamp)
+        app.add_exception_handler(_Refused, self._on_refused)
+        app.add_exception_handler(RequestValidationError, self._on_invalid)
+        app.add_exception_handler(HTTPException, self._on_http_error)
+        app.get("/health")(self.health)
+        app.get("/version")(self.version)
+        app.get("/v1/models")(self.models)
+        app.get("/metrics")(self.metrics)
+        app.get("/perf_metrics")(self.perf_metrics)
+        app.get("/server_info")(self.server_info)
+        app.post("/v1/completions", response_model=None)(self.completions)
+        app.post("/v1/chat/completions", response_model=None)(self.chat_completions)
+        return app
+
+    # errors, in OpenAI's form
+
+    async def _on_refused(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, _Refused)
+        return _error(error.message, error.code)
+
+    async def _on_invalid(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return _error(f"{where or 'body'}: {first['msg']}", 400)
+
+    async def _on_http_error(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _error(str(error.detail), error.status_code)
+
+    # observation
+
+    async def health(self) -> Response:
+        return Response(status_code=200 if self._proxy.healthy() else 503)
+
+    async def version(self) -> dict[str, str]:
+        return {"version": version("loadgen-gil"), "stack": "reference"}
+
+    async def models(self) -> dict[str, Any]:
+        card = {"id": MODEL, "object": "model", "created": oai.now_s(), "owned_by": "reference-stack"}
+        return {"object": "list", "data": [card]}
+
+    async def metrics(self) -> list[dict[str, Any]]:
+        return await self._proxy.fetch_stats()
+
+    async def perf_metrics(self) -> list[dict[str, Any]]:
+        return self._perf.drain()
+
+    async def server_info(self) -> dict[str, Any]:
+        """Tell who is who: settings, processes by role, thread names by native id, submit counters."""
+        rank0 = await self._proxy.info()
+        own = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
+        pid = os.getpid()
+        processes = [{"role": "server" if rank0.pid == pid else "proxy", "pid": pid, "threads": own}]
+        if rank0.pid != pid:
+            processes.append({"role": "rank0", "pid": rank0.pid, "threads": rank0.threads})
+        return {
+            "stack": "reference",
+            "settings": self._settings.to_json(),
+            "processes": processes,
+            "executor_pid": rank0.pid,
+            "submit": {"messages": rank0.submit_messages, "requests": rank0.submit_requests},
+            "active_requests": rank0.active_requests,
+            "queued_requests": rank0.queued_requests,
+            "kv_blocks": {"free": rank0.free_blocks, "total": rank0.total_blocks},
+            "iterations": rank0.iterations,
+            "in_flight": self._proxy.in_flight(),
+        }
+
+    # generation
+
+    def _submit(self, request: Request, ids: list[int], sampling: SamplingParams, *, streaming: bool) -> Generation:
+        assert self._generator is not None
+        if not all(0 <= token < 2**31 for token in ids):
+            raise _Refused("token ids must be between 0 and 2147483647", 400)
+        try:
+            return self._generator.submit(ids, sampling, streaming=streaming, arrived_s=request.scope["arrived_s"])
+        except RPCError as error:
+            raise _Refused(f"rank 0 cannot be reached: {error}", 503) from error
+
+    async def completions(self, body: oai.CompletionRequest, request: Request) -> Response:
+        generation = self._submit(
+            request, _prompt_ids(body.prompt), _sampling(body, body.max_tokens), streaming=body.stream
+        )
+        model, created, name = body.model or MODEL, oai.now_s(), f"cmpl-{generation.client_id}"
+        usage_wanted = body.stream_options is not None and body.stream_options.include_usage
+
+        def chunk(text: str, finish_reason: str | None) -> str:
+            choice = oai.CompletionChoice(text=text, finish_reason=finish_reason)
+            part = oai.Completion(id=name, created=created, model=model, choices=[choice])
+            return f"data: {part.model_dump_json(exclude_unset=False, exclude={'usage'})}\n\n"
+
+        def usage(counted: oai.Usage) -> str:
+            part = oai.Completion(id=name, created=created, model=model, choices=[], usage=counted)
+            return f"data: {part.model_dump_json()}\n\n"
+
+        if body.stream:
+            return _event_stream(_events(generation, None, chunk, usage if usage_wanted else None))
+        text, finish_reason = await _whole(generation, request)
+        choice = oai.CompletionChoice(text=text, finish_reason=finish_reason)
+        counted = oai.Usage.of(generation.prompt_tokens, generation.output_tokens)
+        whole = oai.Completion(id=name, created=created, model=model, choices=[choice], usage=counted)
+        return Response(whole.model_dump_json(), media_type="application/json")
+
+    async def chat_completions(self, body: oai.ChatRequest, request: Request) -> Response:
+        max_tokens = body.max_completion_tokens or body.max_tokens or CHAT_DEFAULT_TOKENS
+        generation = self._submit(request, _chat_ids(body), _sampling(body, max_tokens), streaming=body.stream)
+        model, created, name = body.model or MODEL, oai.now_s(), f"chatcmpl-{generation.client_id}"
+        usage_wanted = body.stream_options is not None and body.stream_options.include_usage
+
+        def delta(message: oai.ChatMessage, finish_reason: str | None) -> str:
+            choice = oai.ChatDeltaChoice(delta=message, finish_reason=finish_reason)
+            part = oai.ChatChunk(id=name, created=created, model=model, choices=[choice])
+            return f"data: {part.model_dump_json(exclude={'usage'})}\n\n"
+
+        def chunk(text: str, finish_reason: str | None) -> str:
+            return delta(oai.ChatMessage(content=text), finish_reason)
+
+        def usage(counted: oai.Usage) -> str:
+            part = oai.ChatChunk(id=name, created=created, model=model, choices=[], usage=counted)
+            return f"data: {part.model_dump_json()}\n\n"
+
+        if body.stream:
+            opener = delta(oai.ChatMessage(role="assistant"), None)
+            return _event_stream(_events(generation, opener, chunk, usage if usage_wanted else None))
+        text, finish_reason = await _whole(generation, request)
+        choice = oai.ChatChoice(message=oai.ChatMessage(role="assistant", content=text), finish_reason=finish_reason)
+        counted = oai.Usage.of(generation.prompt_tokens, generation.output_tokens)
+        whole = oai.ChatCompletion(id=name, created=created, model=model, choices=[choice], usage=counted)
+        return Response(whole.model_dump_json(), media_type="application/json")
+
+
+def _event_stream(events: AsyncIterator[str]) -> StreamingResponse:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+async def _events(
+    generation: Generation,
+    opener: str | None,
+    chunk: Callable[[str, str | None], str],
+    usage: Callable[[oai.Usage], str] | None,
+) -> AsyncIterator[str]:
+    """Write a request's responses as server-sent events; a failure becomes an error event."""
+    if opener is not None:
+        yield opener
+    try:
+        async with contextlib.aclosing(generation.responses()) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield chunk(tokens.decode(response.token_ids), response.finish_reason)
+    except GenerationFailed as error:
+        yield f"data: {oai.ErrorEnvelope.of(str(error), 500).model_dump_json()}\n\n"
+        return
+    if usage is not None:
+        yield usage(oai.Usage.of(generation.prompt_tokens, generation.output_tokens))
+    yield DONE
+
+
+async def _whole(generation: Generation, request: Request) -> tuple[str, str | None]:
+    """Collect a whole answer as (text, finish reason); a client that goes away meanwhile aborts it."""
+
+    async def collect() -> tuple[str, str | None]:
+        text: list[str] = []
+        finish_reason: str | None = None
+        async with contextlib.aclosing(generation.responses()) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                text.append(tokens.decode(response.token_ids))
+                finish_reason = response.finish_reason
+        return "".join(text), finish_reason
+
+    collecting = asyncio.create_task(collect())
+    leaving = asyncio.create_task(_await_disconnected(request))
+    try:
+        await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not collecting.done():
+            raise _Refused("the client went away", 499)
+        return collecting.result()
+    except GenerationFailed as error:
+        raise _Refused(str(error), 400) from error
+    finally:
+        for task in (collecting, leaving):
+            task.cancel()
+        await _settled(collecting, leaving)
+
+
+async def _settled(*tasks: Awaitable[Any]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _await_disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

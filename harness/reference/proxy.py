@@ -1,0 +1,241 @@
+"""The proxy: hands requests to rank 0 over RPC and brings the responses back to whoever waits for them."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.reference import log
+from harness.reference.batching import SubmitBatcher
+from harness.reference.rpc.client import RPCClient
+from harness.reference.rpc.envelope import KEY_BYTES, RPCError
+from harness.reference.settings import ReferenceSettings
+from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, WorkerInfo
+from harness.reference.worker import RpcWorker
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+class ResponseSink(Protocol):
+    """Where responses go: the HTTP front end's per-request queues, or the direct drive's connection.
+
+    Both methods are called on the thread `rpc_proxy_main_loop`: `deliver` per response, then `notify` once per list.
+    """
+
+    def deliver(self, client_id: int, response: AnyResponse) -> None: ...
+
+    def notify(self) -> None: ...
+
+
+class RpcProxy:
+    """Owns rank 0, the RPC client and the threads between them."""
+
+    def __init__(self, settings: ReferenceSettings, *, rank0_cpus: Sequence[int] = ()) -> None:
+        self._settings = settings
+        self._rank0_cpus = list(rank0_cpus)
+        self._directory = tempfile.TemporaryDirectory(prefix="refstack-")
+        self._address = f"ipc://{self._directory.name}/rpc"
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._results: dict[int, ResponseSink] = {}
+        self._client_ids = itertools.count(1)
+        self._worker_process: subprocess.Popen[bytes] | None = None
+        self._worker_thread: threading.Thread | None = None
+        self._client: RPCClient | None = None
+        self._loop = asyncio.new_event_loop()
+        self._main_loop = threading.Thread(target=self._run_main_loop, name="rpc_proxy_main_loop", daemon=True)
+        self._fetching: asyncio.Task[None] | None = None
+        self._batcher: SubmitBatcher | None = None
+        self._stopping = False
+        self.failure: str | None = None
+
+    # life
+
+    def start(self) -> None:
+        """Start rank 0 and wait until its engine is set up. Raises RPCError when it does not come up."""
+        if self._settings.layout == "thread":
+            worker = RpcWorker(self._settings)
+            self._worker_thread = threading.Thread(
+                target=worker.run, args=(self._address, self._key), name="rank0_main_task", daemon=True
+            )
+            self._worker_thread.start()
+        else:
+            self._start_worker_process()
+        self._await_socket()
+        self._client = RPCClient(self._address, self._key, poll_s=self._settings.rpc_poll_ms / 1e3)
+        self._client.method("setup_engine").remote(timeout_s=START_TIMEOUT_S)
+        self._main_loop.start()
+        self._batcher = SubmitBatcher(
+            self._client,
+            self._loop,
+            max_size=self._settings.submit_batch_max,
+            delay_s=self._settings.submit_batch_delay_ms / 1e3,
+            on_failure=self._fail_requests,
+        )
+
+    def _start_worker_process(self) -> None:
+        self._worker_process = subprocess.Popen(
+            [sys.executable, "-m", "harness.reference.worker"], stdin=subprocess.PIPE
+        )
+        task = {
+            "settings": self._settings.to_json(),
+            "address": self._address,
+            "key": self._key.hex(),
+            "cpus": self._rank0_cpus,
+        }
+        assert self._worker_process.stdin is not None
+        self._worker_process.stdin.write(json.dumps(task).encode() + b"\n")
+        self._worker_process.stdin.flush()
+
+    def _await_socket(self) -> None:
+        path = Path(self._address.removeprefix("ipc://"))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not path.exists():
+            if self._worker_process is not None and self._worker_process.poll() is not None:
+                raise RPCError(f"rank 0 ended with status {self._worker_process.returncode} before it served")
+            if self._worker_thread is not None and not self._worker_thread.is_alive():
+                raise RPCError("rank 0's thread ended before it served")
+            if time.monotonic() > deadline:
+                raise RPCError(f"rank 0 did not bind its socket within {START_TIMEOUT_S:.0f} s")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Shut rank 0 down, end the threads, and leave neither process nor socket file behind."""
+        self._stopping = True
+        if self._client is not None:
+            with contextlib.suppress(RPCError):
+                self._client.method("shutdown").remote(timeout_s=2.0)
+        if self._main_loop.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._main_loop.join(STOP_TIMEOUT_S)
+        if self._client is not None:
+            self._client.close()
+        if self._worker_thread is not None:
+            self._worker_thread.join(STOP_TIMEOUT_S)
+        if self._worker_process is not None:
+            self._end_worker_process(self._worker_process)
+        self._directory.cleanup()
+
+    def _end_worker_process(self, process: "subprocess.Popen[bytes]") -> None:
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+    def healthy(self) -> bool:
+        """Say whether rank 0 and the response stream are alive."""
+        if self.failure is not None or self._client is None or not self._main_loop.is_alive():
+            return False
+        if self._worker_process is not None:
+            return self._worker_process.poll() is None
+        return self._worker_thread is not None and self._worker_thread.is_alive()
+
+    # requests; called on the front end's thread
+
+    def new_client_id(self) -> int:
+        return next(self._client_ids)
+
+    def submit(self, client_id: int, request: GenerationRequest, sink: ResponseSink) -> None:
+        """Send a request to rank 0; its responses go to `sink`.
+
+        The sink is registered before anything is sent, so that no response can come for an unknown id. Blocks until
+        the bytes are with ZMQ, unless the request waits in a batch.
+        """
+        assert self._client is not None
+        assert self._batcher is not None
+        request.set_id(client_id)
+        self._results[client_id] = sink
+        try:
+            if self._settings.submit_batch_max > 1:
+                self._batcher.add(request)
+            else:
+                self._client.method("submit", request).remote(need_response=False)
+        except BaseException:
+            self._results.pop(client_id, None)
+            raise
+
+    def abort(self, client_id: int) -> None:
+        """End a request on rank 0; its last response comes as for any other."""
+        assert self._client is not None
+        assert self._batcher is not None
+        if client_id not in self._results:
+            return
+        self._batcher.flush_if_holding(client_id)
+        self._client.method("abort_request", client_id).remote(need_response=False)
+
+    def in_flight(self) -> int:
+        return len(self._results)
+
+    async def info(self) -> WorkerInfo:
+        assert self._client is not None
+        info: WorkerInfo = await self._client.method("info").remote_async()
+        return info
+
+    async def fetch_stats(self) -> list[dict[str, Any]]:
+        assert self._client is not None
+        rows: list[dict[str, Any]] = await self._client.method("fetch_stats").remote_async()
+        return rows
+
+    # responses; on rpc_proxy_main_loop
+
+    def _run_main_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._fetching = self._loop.create_task(self._guarded(self._fetch_responses_loop_async()))
+        try:
+            self._loop.run_forever()
+        finally:
+            self._fetching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._fetching)
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            reason = "rank 0 ended it"
+        except RPCError as error:
+            reason = str(error)
+        if not self._stopping:
+            self.failure = f"the response stream broke: {reason}"
+            log.error(self.failure)
+            self._fail_requests(list(self._results), self.failure)
+
+    async def _fetch_responses_loop_async(self) -> None:
+        assert self._client is not None
+        async for responses in self._client.method("fetch_responses_loop_async").remote_streaming():
+            self.handle_responses(responses)
+
+    def handle_responses(self, responses: list[AnyResponse]) -> None:
+        """Hand each response to the sink of its request, then wake each sink once."""
+        touched: dict[int, ResponseSink] = {}
+        for response in responses:
+            client_id = response.client_id
+            sink = self._results.get(client_id)
+            if sink is None:  # it was given up before its last response came
+                continue
+            if isinstance(response, ErrorResponse) or response.is_final:
+                self._results.pop(client_id, None)
+            sink.deliver(client_id, response)
+            touched[id(sink)] = sink
+        for sink in touched.values():
+            sink.notify()
+
+    def _fail_requests(self, client_ids: Sequence[int], reason: str) -> None:
+        self.handle_responses([ErrorResponse(client_id, reason) for client_id in client_ids])
+
+    def forget(self, client_id: int) -> None:
+        """Drop a request's sink; what still comes for it is dropped too."""
+        self._results.pop(client_id, None)

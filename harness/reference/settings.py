@@ -1,0 +1,166 @@
+"""Every setting of the reference stack, declared once: field, environment variable, serve option, bounds, meaning."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from contracts.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """How one setting is named from outside and what it accepts."""
+
+    field: str
+    env: str
+    kind: type
+    default: Any
+    help: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def option(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    def parse(self, text: str) -> Any:
+        """Turn a value from the environment or the command line into the setting's type, or raise UsageError."""
+        try:
+            value = self.kind(text)
+        except ValueError as error:
+            raise UsageError(f"{self.env}={text}: expected {_describe(self)}") from error
+        if self.choices and value not in self.choices:
+            near = difflib.get_close_matches(text, self.choices, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{self.env}={text}: expected {_describe(self)}{hint}")
+        below = self.low is not None and not value >= self.low
+        above = self.high is not None and not value <= self.high
+        if below or above:
+            raise UsageError(f"{self.env}={text}: expected {_describe(self)}")
+        return value
+
+
+def _describe(knob: Knob) -> str:
+    if knob.choices:
+        return "one of " + ", ".join(knob.choices)
+    noun = "an integer" if knob.kind is int else "a number"
+    bounds = [f"at least {knob.low:g}" if knob.low is not None else "", f"at most {knob.high:g}" if knob.high else ""]
+    return " ".join([noun, " and ".join(part for part in bounds if part)]).strip()
+
+
+def _knob(
+    default: Any,
+    env: str,
+    help: str,  # noqa: A002 - argparse's word for it
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    meta = {"env": env, "help": help, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSettings:
+    """What a reference stack is launched with. The defaults are a host-bound generation server (see docs)."""
+
+    submit_batch_max: int = _knob(
+        1, "TLLM_RPC_SUBMIT_BATCH_MAX", "requests per submit RPC; 1 sends each alone", low=1, high=65536
+    )
+    submit_batch_delay_ms: float = _knob(
+        0.5, "TLLM_RPC_SUBMIT_BATCH_DELAY_MS", "how long a partly filled batch waits, ms", low=0, high=10_000
+    )
+    layout: str = _knob(
+        "pool",
+        "REFSTACK_LAYOUT",
+        "pool: rank 0 in a process of its own; thread: HTTP, proxy and rank 0 share one GIL",
+        choices=("pool", "thread"),
+    )
+    host_work: str = _knob(
+        "faithful",
+        "REFSTACK_HOST_WORK",
+        "faithful: per-request Python work in the loop, as in the original; lean: the same, vectorised",
+        choices=("faithful", "lean"),
+    )
+    max_batch_size: int = _knob(2048, "REFSTACK_MAX_BATCH_SIZE", "active requests per step", low=1, high=65536)
+    max_num_tokens: int = _knob(
+        0, "REFSTACK_MAX_NUM_TOKENS", "prompt tokens per step; 0: no limit (context arrives from elsewhere)", low=0
+    )
+    max_seq_len: int = _knob(65536, "REFSTACK_MAX_SEQ_LEN", "prompt plus output tokens per request", low=2)
+    tokens_per_block: int = _knob(32, "REFSTACK_TOKENS_PER_BLOCK", "tokens per KV-cache block", low=1, high=4096)
+    kv_cache_blocks: int = _knob(
+        524288, "REFSTACK_KV_CACHE_BLOCKS", "KV-cache blocks in all; requests wait when none is free", low=1
+    )
+    stream_interval: int = _knob(1, "REFSTACK_STREAM_INTERVAL", "tokens between two responses of a request", low=1)
+    device_base_ms: float = _knob(5.0, "REFSTACK_DEVICE_BASE_MS", "device step time, fixed part, ms", low=0, high=1e5)
+    device_per_request_us: float = _knob(
+        0.0, "REFSTACK_DEVICE_PER_REQUEST_US", "device step time per active request, us", low=0, high=1e6
+    )
+    device_per_prompt_token_us: float = _knob(
+        0.0, "REFSTACK_DEVICE_PER_PROMPT_TOKEN_US", "device step time per new prompt token, us", low=0, high=1e6
+    )
+    device_calls: int = _knob(
+        64,
+        "REFSTACK_DEVICE_CALLS",
+        "operator launches per step; each releases and retakes the GIL",
+        low=0,
+        high=100_000,
+    )
+    rpc_tasks: int = _knob(
+        6, "REFSTACK_RPC_TASKS", "request tasks on rank 0's socket; the response stream keeps one", low=2, high=256
+    )
+    rpc_poll_ms: float = _knob(
+        10.0, "REFSTACK_RPC_POLL_MS", "sleep between two tries of an empty RPC socket, ms", low=0.01, high=1000
+    )
+    gc_gen0_threshold: int = _knob(
+        20000, "REFSTACK_GC_GEN0_THRESHOLD", "garbage collector's generation-0 threshold in rank 0's loop", low=0
+    )
+    perf_metrics_max_requests: int = _knob(
+        65536, "REFSTACK_PERF_METRICS_MAX_REQUESTS", "finished requests kept for /perf_metrics; 0: none", low=0
+    )
+    request_timeout_s: float = _knob(
+        180.0, "REFSTACK_REQUEST_TIMEOUT_S", "time after which the proxy gives a request up, s", low=0.1
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> "ReferenceSettings":
+        """Read every setting's variable; absent ones keep their default. Raises UsageError on a bad value."""
+        environ = os.environ if environ is None else environ
+        known = {knob.env for knob in KNOBS}
+        for name in environ:
+            if name.startswith(("REFSTACK_", "TLLM_RPC_")) and name not in known:
+                raise UsageError(unknown_knob(name))
+        return cls(**{knob.field: knob.parse(environ[knob.env]) for knob in KNOBS if knob.env in environ})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _declared() -> tuple[Knob, ...]:
+    return tuple(
+        Knob(
+            field=item.name,
+            env=item.metadata["env"],
+            kind=type(item.default),
+            default=item.default,
+            help=item.metadata["help"],
+            low=item.metadata["low"],
+            high=item.metadata["high"],
+            choices=item.metadata["choices"],
+        )
+        for item in fields(ReferenceSettings)
+    )
+
+
+KNOBS = _declared()
+
+
+def unknown_knob(name: str) -> str:
+    """Say that the reference stack has no such variable, with the nearest one it has."""
+    near = difflib.get_close_matches(name, [knob.env for knob in KNOBS], 1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "loadgen serve --help lists them"
+    return f"the reference stack has no setting {name}: {hint}"

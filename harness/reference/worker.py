@@ -1,0 +1,209 @@
+"""Rank 0: the RPC methods, and the process that runs them in the `pool` layout."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from harness.reference import log
+from harness.reference.engine.executor import Executor
+from harness.reference.engine.request import EngineRequest
+from harness.reference.rpc.server import RPCServer
+from harness.reference.settings import ReferenceSettings
+from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, Response, WorkerInfo
+
+AWAIT_RESPONSES_S = 0.1
+EARLY_ABORTS_KEPT = 65_536
+METHODS = frozenset(
+    {
+        "setup_engine",
+        "submit",
+        "submit_batch",
+        "abort_request",
+        "fetch_responses_loop_async",
+        "fetch_stats",
+        "info",
+        "shutdown",
+    }
+)
+
+
+class WorkerResult:
+    """What rank 0 remembers of a request between its submit and its last response."""
+
+    __slots__ = ("arrival_time", "client_id", "done", "request_id")
+
+    def __init__(self, client_id: int, arrival_time: float) -> None:
+        self.client_id = client_id
+        self.request_id: int | None = None
+        self.arrival_time = arrival_time
+        self.done = False
+
+
+class RpcWorker:
+    """The methods that the proxy calls. Plain ones run on pool threads, beside the executor loop."""
+
+    def __init__(self, settings: ReferenceSettings) -> None:
+        self._settings = settings
+        self._results: dict[int, WorkerResult] = {}
+        self._early_aborts: OrderedDict[int, None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._submit_messages = 0
+        self._submit_requests = 0
+        self.shutdown_event = threading.Event()
+        self._executor = Executor(settings, self._submit_counters, on_failure=self.shutdown_event.set)
+
+    def _submit_counters(self) -> tuple[int, int]:
+        return self._submit_messages, self._submit_requests
+
+    def setup_engine(self) -> None:
+        self._executor.start()
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Enqueue one request. A bad one is answered by an ErrorResponse on the response stream."""
+        with self._lock:
+            self._submit_messages += 1
+        self._submit_one(request)
+
+    def submit_batch(self, requests: list[GenerationRequest]) -> None:
+        """Enqueue the requests one after the other; each bad one fails alone."""
+        with self._lock:
+            self._submit_messages += 1
+        for request in requests:
+            self._submit_one(request)
+
+    def _submit_one(self, request: GenerationRequest) -> None:
+        client_id = request.id
+        assert client_id is not None
+        with self._lock:
+            self._submit_requests += 1
+            aborted = client_id in self._early_aborts
+            if aborted:
+                del self._early_aborts[client_id]
+        if aborted:
+            self._executor.post(Response(client_id, [], 0, is_final=True, finish_reason="cancelled"))
+            return
+        try:
+            self._enqueue_request(client_id, request)
+        except Exception as error:  # noqa: BLE001 - border of one request: it must not take its batch along
+            self._results.pop(client_id, None)
+            self._executor.post(ErrorResponse(client_id, str(error) or repr(error)))
+
+    def _enqueue_request(self, client_id: int, request: GenerationRequest) -> None:
+        result = WorkerResult(client_id, request.arrival_time)
+        self._results[client_id] = result
+        engine_request = EngineRequest(
+            client_id,
+            list(request.prompt_token_ids),
+            request.sampling_params,
+            streaming=request.streaming,
+            arrival_time=time.monotonic(),
+        )
+        request_id = self._executor.enqueue_request(engine_request)
+        with self._lock:
+            result.request_id = request_id
+            cancelled = result.done
+        if cancelled:  # an abort came between registering and queueing
+            self._executor.cancel(request_id)
+
+    def abort_request(self, client_id: int) -> None:
+        """End a request; one that has not arrived yet (calls may overtake each other) is ended on arrival."""
+        with self._lock:
+            result = self._results.get(client_id)
+            if result is None:
+                self._early_aborts[client_id] = None
+                if len(self._early_aborts) > EARLY_ABORTS_KEPT:
+                    self._early_aborts.popitem(last=False)
+                return
+            result.done = True
+            request_id = result.request_id
+        if request_id is not None:
+            self._executor.cancel(request_id)
+
+    def _fetch_responses(self) -> list[AnyResponse]:
+        """Wait for responses, take all of them as one list, and forget the requests that ended."""
+        responses = self._executor.await_responses(AWAIT_RESPONSES_S)
+        for response in responses:
+            if isinstance(response, ErrorResponse) or response.is_final:
+                self._results.pop(response.client_id, None)
+        return responses
+
+    async def fetch_responses_loop_async(self) -> AsyncIterator[list[AnyResponse]]:
+        """Stream the response lists, one message each, until shutdown."""
+        while not self.shutdown_event.is_set():
+            responses = await asyncio.to_thread(self._fetch_responses)
+            if responses:
+                yield responses
+
+    def fetch_stats(self) -> list[dict[str, Any]]:
+        return self._executor.iterations.drain()
+
+    def info(self) -> WorkerInfo:
+        executor = self._executor
+        return WorkerInfo(
+            pid=os.getpid(),
+            threads={thread.native_id or 0: thread.name for thread in threading.enumerate()},
+            submit_messages=self._submit_messages,
+            submit_requests=self._submit_requests,
+            active_requests=executor.active_requests,
+            queued_requests=executor.queued_requests,
+            free_blocks=executor.blocks.free_blocks,
+            total_blocks=executor.blocks.total_blocks,
+            iterations=executor.iterations.count,
+        )
+
+    def shutdown(self) -> None:
+        self.shutdown_event.set()
+
+    def run(self, address: str, key: bytes) -> None:
+        """Serve at `address` until `shutdown` is called. In the `thread` layout this runs on a thread of the proxy."""
+        server = RPCServer(
+            self, METHODS, address, key, tasks=self._settings.rpc_tasks, poll_s=self._settings.rpc_poll_ms / 1e3
+        )
+        server.start()
+        try:
+            self.shutdown_event.wait()
+        finally:
+            self._executor.stop()
+            server.stop()
+
+
+def _leave_with_parent() -> None:
+    """End this process when the proxy is gone: its end of our standard input closes."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def _read_line(fd: int) -> bytes:
+    """Read up to a newline without buffering ahead: a buffered reader's lock would stall the interpreter's exit."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        data = os.read(fd, 65536)
+        if not data:
+            break
+        line += data
+    return bytes(line)
+
+
+def main() -> None:
+    """Run rank 0 as a process: settings, address and key come as one JSON line on standard input."""
+    task = json.loads(_read_line(0))
+    threading.Thread(target=_leave_with_parent, name="parent_watch", daemon=True).start()
+    if task["cpus"]:
+        os.sched_setaffinity(0, task["cpus"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the proxy ends us in order
+    worker = RpcWorker(ReferenceSettings(**task["settings"]))
+    log.info(f"rank 0 is process {os.getpid()}")
+    signal.signal(signal.SIGTERM, lambda *_: worker.shutdown_event.set())
+    worker.run(task["address"], bytes.fromhex(task["key"]))
+    log.info("rank 0 has shut down")
+
+
+if __name__ == "__main__":
+    main()
