@@ -1,12 +1,13 @@
 """The answer first: two sentences and one table, the same in the terminal and on top of the report."""
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 
 from analysis.compare import BLOCKS_FOR_A_VERDICT, Effect
-from analysis.metrics import CellMetrics
 from analysis.plan import Setting
-from analysis.study import Study
+from analysis.stacks import is_executor_loop
+from analysis.study import CellStudy, Study
+from analysis.text import change, interval, magnitude, share
 
 HEADLINE = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "host_step_ms.mean")
 
@@ -22,7 +23,7 @@ class VerdictTable:
 
 
 def verdict_table(study: Study) -> VerdictTable:
-    """Make the short table: one row a knob setting and concurrency, one column a headline measure."""
+    """Make the short table: one row a concurrency and knob setting, one column a headline measure."""
     comparison = study.comparison
     labels = {effect.measure.name: effect.measure.label for effect in comparison.effects}
     rows = []
@@ -32,61 +33,40 @@ def verdict_table(study: Study) -> VerdictTable:
             known = [effect for effect in effects if effect is not None]
             blocks = max((len(effect.blocks) for effect in known), default=0)
             rows.append((str(concurrency), setting.label, str(blocks), *(short_effect(effect) for effect in known)))
-    counts: dict[str, int] = {}
-    for doubt in study.doubts:
-        counts[doubt.code] = counts.get(doubt.code, 0) + 1
-    warnings = tuple(f"{code} ({count})" if count > 1 else code for code, count in counts.items())
-    columns = ("concurrency", "setting", "blocks", *(labels[name] for name in HEADLINE if name in labels))
-    return VerdictTable(sentences(study), columns, tuple(rows), warnings)
-
-
-def percent(ratio: float | None) -> str:
-    """Write a ratio as a signed change; `x 3.2` from a tripling on, where per cent stop speaking."""
-    if ratio is None:
-        return "-"
-    if ratio >= 3:
-        return f"\N{MULTIPLICATION SIGN}{ratio:.1f}"
-    change = (ratio - 1) * 100
-    text = f"{abs(change):.1f}" if abs(change) < 9.95 else f"{abs(change):.0f}"
-    if float(text) == 0:
-        return "\N{PLUS-MINUS SIGN}0 %"
-    sign = "+" if change > 0 else "\N{MINUS SIGN}"
-    return f"{sign}{text} %"
+    counts = Counter(doubt.code for doubt in study.doubts)
+    return VerdictTable(
+        sentences=sentences(study),
+        columns=("concurrency", "setting", "blocks", *(labels[name] for name in HEADLINE if name in labels)),
+        rows=tuple(rows),
+        warnings=tuple(f"{code} ({count})" if count > 1 else code for code, count in counts.items()),
+    )
 
 
 def short_effect(effect: Effect) -> str:
-    """Write one effect with its interval, or with its spread where there is none."""
+    """Write one effect in a line: change, interval (or spread), verdict where there is one."""
     if effect.ratio is None:
         return "no data"
-    if effect.low is not None and effect.high is not None:
-        return f"{percent(effect.ratio)} [{percent(effect.low)}, {percent(effect.high)}] {effect.verdict}"
-    if len(effect.ratios) > 1:
-        return f"{percent(effect.ratio)} ({percent(min(effect.ratios))} to {percent(max(effect.ratios))})"
-    return percent(effect.ratio)
+    span = interval(effect)
+    verdict = f" {effect.verdict}" if effect.low is not None else ""
+    return f"{change(effect.ratio)}{f' ({span})' if span else ''}{verdict}"
 
 
 def sentences(study: Study) -> tuple[str, ...]:
     """Say what the knob did, and who held the GIL meanwhile."""
     comparison = study.comparison
-    done = [cell for cell in study.cells if cell.tables.done]
-    if not done:
+    if not any(cell.tables.done for cell in study.cells):
         return (f"No cell of this sweep finished ({len(study.cells)} began), so there is nothing to compare.",)
     if not comparison.settings:
-        return (
-            f"This sweep holds one setting ({study.settings[0].label}), so there is nothing to compare it with.",
-            *_gil_sentence(study, None),
-        )
+        only = study.settings[0].label
+        return (f"This sweep holds one setting, {only}: there is nothing to compare it with.", *_holders(study, None))
     lead = _leader(study)
     if lead is None:
-        return (
-            "No block holds both the baseline and another setting, so nothing can be compared yet.",
-            *_gil_sentence(study, None),
-        )
-    return (_effect_sentence(study, lead), *_gil_sentence(study, lead))
+        return ("No block holds both the baseline and another setting, so nothing can be compared yet.",)
+    return (_effect_sentence(study, lead), *_holders(study, lead))
 
 
 def _leader(study: Study) -> Effect | None:
-    """Pick the effect to speak of: most throughput at the highest concurrency that has any pair."""
+    """Pick the setting to speak of: the most throughput at the highest concurrency that has any pair."""
     for concurrency in reversed(study.comparison.concurrencies):
         effects = [
             effect
@@ -94,39 +74,42 @@ def _leader(study: Study) -> Effect | None:
             if effect.measure.name == "output_tok_s" and effect.concurrency == concurrency and effect.ratio
         ]
         if effects:
-            return max(effects, key=lambda effect: (effect.decided, effect.ratio or 0.0))
+            return max(effects, key=lambda effect: (effect.verdict == "better", effect.ratio or 0.0))
     return None
 
 
 def _effect_sentence(study: Study, lead: Effect) -> str:
+    decided = lead.low is not None
     parts = []
     for concurrency in reversed(study.comparison.concurrencies):
-        effect = study.comparison.effect("output_tok_s", lead.setting, concurrency)
-        ttft = study.comparison.effect("ttft_ms.p50", lead.setting, concurrency)
-        if effect is None or effect.ratio is None:
-            continue
-        text = f"at {concurrency} in flight, output throughput {_change(effect)}"
-        if ttft is not None and ttft.ratio is not None:
-            text += f" and median TTFT {_change(ttft)}"
-        parts.append(text)
+        told = [
+            _clause(effect, noun)
+            for name, noun in (("output_tok_s", "output throughput"), ("ttft_ms.p50", "median TTFT"))
+            if (effect := study.comparison.effect(name, lead.setting, concurrency)) and effect.ratio is not None
+        ]
+        if told:
+            parts.append(f"at {concurrency:,} in flight {' and '.join(told)}")
     blocks = len(lead.blocks)
-    against = f"{lead.setting.label} against {_baseline_name(study, lead.setting)}"
-    told = "; ".join(parts)
-    if blocks < BLOCKS_FOR_A_VERDICT:
-        return (
-            f"{blocks} block{'s' if blocks > 1 else ''} can't tell an effect from noise, so no verdict is given; "
-            f"what was measured for {against}: {told}."
-        )
-    return f"{against}: {told} ({blocks} blocks, 95 % intervals in brackets)."
+    others = len(study.comparison.settings)
+    best = f" (the most throughput of {others} settings tried)" if others > 1 else ""
+    what = f"with {lead.setting.label} instead of {_baseline_name(study, lead.setting)}{best}, {'; '.join(parts)}"
+    if decided:
+        return f"{what[0].upper()}{what[1:]} (95% intervals over {blocks} paired blocks)."
+    count = "One block" if blocks == 1 else f"{blocks} blocks"
+    return (
+        f"{count} cannot tell an effect from noise ({BLOCKS_FOR_A_VERDICT} can), so there is no verdict; "
+        f"what was measured {what}."
+    )
 
 
-def _change(effect: Effect) -> str:
-    if effect.low is None or effect.high is None:
-        return percent(effect.ratio)
-    interval = f"{percent(effect.ratio)} [{percent(effect.low)}, {percent(effect.high)}]"
+def _clause(effect: Effect, noun: str) -> str:
+    assert effect.ratio is not None
+    span = interval(effect)
     if effect.verdict == "no clear difference":
-        return f"shows no clear difference, {interval}"
-    return interval
+        return f"{noun} shows no clear difference ({change(effect.ratio)}, {span})"
+    direction = "higher" if effect.ratio > 1 else "lower"
+    size = f"{effect.ratio:.1f} times as high" if effect.ratio >= 3 else f"{magnitude(effect.ratio)} {direction}"
+    return f"{noun} is {size}{f' ({span})' if span else ''}"
 
 
 def _baseline_name(study: Study, other: Setting) -> str:
@@ -134,32 +117,32 @@ def _baseline_name(study: Study, other: Setting) -> str:
     return base.short if len(base.pairs) == 1 == len(other.pairs) else base.label
 
 
-def _gil_sentence(study: Study, lead: Effect | None) -> tuple[str, ...]:
-    concurrency = lead.concurrency if lead else max(study.comparison.concurrencies, default=None)
-    if concurrency is None:
-        return ()
-    base_setting = study.comparison.baseline if lead else study.settings[0]
-    base = _gil_shares([cell.metrics for cell in study.select(concurrency, base_setting) if cell.tables.done])
-    if base is None:
+def _holders(study: Study, lead: Effect | None) -> tuple[str, ...]:
+    """Say who held the GIL under the baseline and under the setting spoken of, at its concurrency."""
+    concurrency = lead.concurrency if lead else max(study.comparison.concurrencies)
+    settings = [study.comparison.baseline, lead.setting] if lead else [study.settings[0]]
+    told = []
+    for setting in settings:
+        shares = gil_shares(study.select(concurrency, setting))
+        if shares:
+            told.append(f"{share(sum(shares.values()))} of the time with {setting.short} ({_by_whom(shares)})")
+    if not told:
         return ("Who held the GIL is not known: there are no samples of it.",)
-    text = (
-        f"At {concurrency} in flight the GIL was held {base[0]:.0%} of the time under {base_setting.short}{_by(base)}"
-    )
-    if lead is not None:
-        other = _gil_shares([cell.metrics for cell in study.select(concurrency, lead.setting) if cell.tables.done])
-        if other is not None:
-            text += f", and {other[0]:.0%} under {lead.setting.short}{_by(other)}"
-    return (f"{text}.",)
+    return (f"At {concurrency:,} in flight the GIL was held {' and '.join(told)}.",)
 
 
-def _gil_shares(cells: Sequence[CellMetrics]) -> tuple[float, float | None] | None:
-    """Mean shares of time in which anybody, and the executor loop, held the GIL."""
-    totals = [cell.gil_held_total for cell in cells if cell.gil_held_total is not None]
-    loops = [cell.gil_held_executor for cell in cells if cell.gil_held_executor is not None]
-    if not totals:
-        return None
-    return sum(totals) / len(totals), sum(loops) / len(loops) if loops else None
+def gil_shares(cells: list[CellStudy]) -> dict[str, float]:
+    """Mean share of time by thread group over the finished cells with samples, the executor loop first."""
+    sampled = [cell.tables.holders.by_thread for cell in cells if cell.tables.done and cell.tables.holders]
+    names = {name for shares in sampled for name in shares}
+    means = {name: sum(shares.get(name, 0.0) for shares in sampled) / len(sampled) for name in names}
+    return dict(sorted(means.items(), key=lambda item: (not is_executor_loop(item[0]), -item[1], item[0])))
 
 
-def _by(shares: tuple[float, float | None]) -> str:
-    return "" if shares[1] is None else f" (executor loop {shares[1]:.0%}, others {shares[0] - shares[1]:.0%})"
+def _by_whom(shares: dict[str, float]) -> str:
+    named = list(shares.items())[:2]
+    rest = sum(shares.values()) - sum(value for _, value in named)
+    parts = [f"{name} {share(value)}" for name, value in named]
+    if rest > 0.005:
+        parts.append(f"others {share(rest)}")
+    return ", ".join(parts)

@@ -1,0 +1,219 @@
+"""What the report's template shows, worked out: every number is text by now, every plot an SVG."""
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from analysis.compare import MEASURES, Effect
+from analysis.plan import Setting
+from analysis.plots import forest
+from analysis.section import Section, make_section
+from analysis.study import Study
+from analysis.svg import Plot
+from analysis.table import Table, cells_table
+from analysis.text import ARROW, change, interval, number, share
+from analysis.verdict import sentences
+
+ANSWER = (
+    "output_tok_s",
+    "ttft_ms.p50",
+    "ttft_ms.p99",
+    "itl_ms.p50",
+    "host_step_ms.mean",
+    "rpc_messages_per_request",
+    "gil_held_executor",
+)
+FOREST = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "host_step_ms.mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One effect as the first table shows it. `kind` is its verdict as a CSS class."""
+
+    change: str
+    span: str
+    values: str
+    verdict: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """One setting at one concurrency; `first` is True where a concurrency begins, `rows` then says for how many."""
+
+    concurrency: str
+    rows: int
+    setting: str
+    blocks: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WarningGroup:
+    """All warnings of one code: its remedy once, and what was seen where."""
+
+    code: str
+    remedy: str
+    seen: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One table of the environment."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swatch:
+    """One entry of a legend: the index of its colour and line, and its name."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """The whole page."""
+
+    title: str
+    knob: str
+    values: str
+    meta: tuple[str, ...]
+    incomplete: str
+    sentences: tuple[str, ...]
+    answer_columns: tuple[tuple[str, str], ...]
+    answers: tuple[AnswerRow, ...]
+    forests: tuple[Plot, ...]
+    legend: tuple[Swatch, ...]
+    warnings: tuple[WarningGroup, ...]
+    sections: tuple[Section, ...]
+    cells: Table
+    facts: tuple[Facts, ...]
+    command: str
+    folder: str
+    blocks: int
+
+
+def make_view(study: Study) -> ReportView:
+    """Work a study out into what the template shows."""
+    settings = study.settings
+    comparison = study.comparison
+    names = list(study.info.factors) or sorted({name for setting in settings for name, _ in setting.pairs})
+    return ReportView(
+        title=f"{' and '.join(names) or 'One setting'} {MIDDLE_DOT} GIL sweep",
+        knob=" and ".join(names),
+        values=_values(settings),
+        meta=_meta(study),
+        incomplete=_incomplete(study),
+        sentences=sentences(study),
+        answer_columns=tuple((m.label, m.unit) for m in MEASURES if m.name in ANSWER),
+        answers=tuple(_answer_rows(study)),
+        forests=tuple(_forests(study)),
+        legend=tuple(Swatch(index, setting.label) for index, setting in enumerate(settings)),
+        warnings=tuple(_warnings(study)),
+        sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
+        cells=cells_table(study),
+        facts=tuple(_facts(study)),
+        command=shlex.join(study.info.command),
+        folder=str(study.path.resolve().name),
+        blocks=len(comparison.blocks),
+    )
+
+
+MIDDLE_DOT = "\N{MIDDLE DOT}"
+
+
+def _values(settings: Sequence[Setting]) -> str:
+    if len(settings) < 2:
+        return settings[0].short if settings else ""
+    return f"{settings[0].short} against {', '.join(setting.short for setting in settings[1:])}"
+
+
+def _meta(study: Study) -> tuple[str, ...]:
+    plan = study.info.plan
+    done = sum(cell.tables.done for cell in study.cells)
+    planned = study.info.planned_cells or len(study.cells)
+    meta = [study.info.created_at or "", plan.get("stack", ""), plan.get("drive", "") and f"drive {plan['drive']}"]
+    lengths = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if name in plan]
+    meta += [*lengths, f"{done} of {planned} cells finished", _plural(len(study.comparison.blocks), "block")]
+    return tuple(part for part in meta if part)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _incomplete(study: Study) -> str:
+    planned = max(study.info.planned_cells or 0, len(study.cells))
+    states = Counter(cell.tables.info.state for cell in study.cells)
+    done = states.pop("done", 0)
+    if done == planned and done:
+        return ""
+    parts = [f"{count} {state}" for state, count in sorted(states.items())]
+    if planned > len(study.cells):
+        parts.append(f"{planned - len(study.cells)} not begun")
+    rest = f": {', '.join(parts)}" if parts else ""
+    return f"This sweep is not complete. {done} of {planned} cells finished{rest}. Only finished cells are compared."
+
+
+def _answer_rows(study: Study) -> Iterable[AnswerRow]:
+    comparison = study.comparison
+    for concurrency in comparison.concurrencies:
+        for place, setting in enumerate(comparison.settings):
+            effects = [comparison.effect(name, setting, concurrency) for name in ANSWER]
+            known = [effect for effect in effects if effect is not None]
+            yield AnswerRow(
+                concurrency=f"{concurrency:,}" if place == 0 else "",
+                rows=len(comparison.settings),
+                setting=setting.label,
+                blocks=str(max((len(effect.blocks) for effect in known), default=0)),
+                answers=tuple(_answer(effect) for effect in known),
+            )
+
+
+def _answer(effect: Effect) -> Answer:
+    write: Callable[[float | None], str] = share if effect.measure.unit == "of time" else number
+    return Answer(
+        change=change(effect.ratio),
+        span=interval(effect),
+        values="" if effect.ratio is None else f"{write(effect.base)} {ARROW} {write(effect.other)}",
+        verdict=effect.verdict,
+        kind=effect.verdict.replace(" ", "-"),
+    )
+
+
+def _forests(study: Study) -> Iterable[Plot]:
+    comparison = study.comparison
+    for place, name in enumerate(FOREST):
+        effects = [effect for effect in comparison.effects if effect.measure.name == name and effect.ratio is not None]
+        if effects:
+            yield forest(effects, study.settings, key=f"forest{place}", baseline=comparison.baseline.short)
+
+
+def _warnings(study: Study) -> Iterable[WarningGroup]:
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    remedies = {}
+    for doubt in study.doubts:
+        groups[doubt.code].append((doubt.cell or "the sweep", doubt.detail))
+        remedies[doubt.code] = doubt.remedy
+    for code, seen in groups.items():
+        yield WarningGroup(code, remedies[code], tuple(seen))
+
+
+def _facts(study: Study) -> Iterable[Facts]:
+    info = study.info
+    placement = next((cell.tables.info.placement for cell in study.cells if cell.tables.info.placement), {})
+    plan = {name: value for name, value in info.plan.items() if value != ""}
+    for title, facts in (
+        ("Machine", info.machine),
+        ("Versions", info.versions),
+        ("Plan", plan),
+        ("Placement of the first cell", placement),
+        ("Stack settings", info.stack_settings),
+        ("Git", info.git),
+    ):
+        if facts:
+            yield Facts(title, tuple((str(name), str(value)) for name, value in facts.items()))
