@@ -50,6 +50,7 @@ MEASURES = (
     Measure("ttft_ms.p50", "TTFT p50", "ms", -1, lambda cell: _p50(cell.ttft_ms)),
     Measure("ttft_ms.p99", "TTFT p99", "ms", -1, lambda cell: _p99(cell.ttft_ms)),
     Measure("itl_ms.p50", "ITL p50", "ms", -1, lambda cell: _p50(cell.itl_ms)),
+    Measure("icl_ms.p50", "Chunk gap p50", "ms", -1, lambda cell: _p50(cell.icl_ms)),
     Measure("tpot_ms.p50", "TPOT p50", "ms", -1, lambda cell: _p50(cell.tpot_ms)),
     Measure("e2e_ms.p50", "End to end p50", "ms", -1, lambda cell: _p50(cell.e2e_ms)),
     Measure("host_step_ms.mean", "Host step mean", "ms", -1, lambda cell: _mean(cell.host_step_ms)),

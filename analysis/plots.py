@@ -16,6 +16,7 @@ from analysis.window import NS_PER_S, Floats, in_flight_means
 POINTS = 160
 BLOCK_POINTS = 60
 TIME_BINS = 140
+NARROWEST = 2.0  # per cent to either side: no effect must not fill the plot
 LABEL_LETTERS = 22
 
 
@@ -98,7 +99,7 @@ def gil_bars(shares: Sequence[tuple[Setting, Mapping[str, float]]], threads: Seq
     return draw(
         draw_on,
         key=key,
-        title="Who held the GIL",
+        title="Share of wall time, by thread",
         description="; ".join(told) + ".",
         height_in=1.0 + 0.42 * max(len(shares), 2),
     )
@@ -163,9 +164,13 @@ def forest(effects: Sequence[Effect], order: Sequence[Setting], *, key: str, bas
             range(len(drawn)), [_clip(f"{e.concurrency:,} \N{MIDDLE DOT} {e.setting.short}") for e in drawn]
         )
         axes.set_ylim(len(drawn) - 0.4, -0.6)
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, -NARROWEST), max(high, NARROWEST))
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}%".replace("-", MINUS)))
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:+g}%".replace("-", MINUS) if value else "0%")
+        )
         side = {1: "right is better", -1: "left is better", 0: ""}[measure.better]
         axes.set_xlabel(f"change against {_clip(baseline)}" + (f", {side}" if side else ""))
 

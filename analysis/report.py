@@ -6,10 +6,11 @@ The page forbids itself all network access by its Content-Security-Policy, and r
 import base64
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from analysis.study import study_sweep
 from analysis.view import ReportView, make_view
@@ -40,6 +41,7 @@ def render(view: ReportView) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
     script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
@@ -49,3 +51,8 @@ def render(view: ReportView) -> str:
         script_hash=f"sha256-{digest}",
         csv_url=f"data:text/csv;base64,{base64.b64encode(view.cells.csv.encode()).decode()}",
     )
+
+
+def breakable(text: str) -> Markup:
+    """Escape a name and let the browser break it after _, =, / and comma rather than anywhere."""
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[_=/,])", text))

@@ -42,11 +42,15 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True)
 class HeldRow:
-    """A function that held the GIL: share of wall time by setting, as text and as a bar's width in per cent."""
+    """A function that held the GIL: share of wall time by setting, as text and as a bar's width in per cent.
+
+    `colour` is its thread's in the plot beside.
+    """
 
     thread: str
     function: str
     inside: str
+    colour: int
     shares: tuple[tuple[str, float], ...]
 
 
@@ -120,12 +124,12 @@ def make_section(study: Study, concurrency: int) -> Section:
         gil_plot=gil_bars(folded, threads, key=f"gil{concurrency}") if folded else None,
         threads=threads,
         number_columns=tuple(column.label for column in _NUMBERS),
-        numbers=tuple(_row(index, setting, cells, _NUMBERS) for index, setting, cells in groups),
-        limits=tuple(_limit(index, setting, cells) for index, setting, cells in groups),
-        held_columns=tuple(setting.short for setting, _ in sampled),
-        held=tuple(_held([cells for _, setting, cells in groups if setting in dict(sampled)])),
+        numbers=tuple(_row(study, index, setting, cells, _NUMBERS) for index, setting, cells in groups),
+        limits=tuple(_limit(study, index, setting, cells) for index, setting, cells in groups),
+        held_columns=tuple(study.name(setting) for setting, _ in sampled),
+        held=tuple(_held([cells for _, setting, cells in groups if setting in dict(sampled)], threads)),
         audit_columns=tuple(column.label for column in _AUDIT),
-        audit=tuple(_row(index, setting, cells, _AUDIT) for index, setting, cells in groups),
+        audit=tuple(_row(study, index, setting, cells, _AUDIT) for index, setting, cells in groups),
     )
 
 
@@ -186,7 +190,9 @@ def _course(index: int, setting: Setting, cell: CellStudy) -> Course | None:
     )
 
 
-def _row(index: int, setting: Setting, cells: Sequence[CellStudy], columns: Sequence[_Number]) -> SettingRow:
+def _row(
+    study: Study, index: int, setting: Setting, cells: Sequence[CellStudy], columns: Sequence[_Number]
+) -> SettingRow:
     done = [cell.metrics for cell in cells if cell.tables.done]
     values = []
     for column in columns:
@@ -198,18 +204,18 @@ def _row(index: int, setting: Setting, cells: Sequence[CellStudy], columns: Sequ
         mean = f"{sum(known):,}" if whole else column.write(sum(known) / len(known))  # counts add up over blocks
         low, high = column.write(min(known)), column.write(max(known))
         values.append((mean, "" if whole or low == high else f"{low} to {high}"))
-    return SettingRow(setting.label, index, f"{len(done)} of {len(cells)}", tuple(values))
+    return SettingRow(study.name(setting), index, f"{len(done)} of {len(cells)} cells", tuple(values))
 
 
-def _limit(index: int, setting: Setting, cells: Sequence[CellStudy]) -> LimitRow:
+def _limit(study: Study, index: int, setting: Setting, cells: Sequence[CellStudy]) -> LimitRow:
     found = [cell.limit for cell in cells if cell.limit is not None]
     if not found:
         reason = next((cell.tables.info.error for cell in cells if cell.tables.info.error), None)
-        return LimitRow(setting.label, index, "not known", "", reason or "No cell got through its steady window.")
+        return LimitRow(study.name(setting), index, "not known", "", reason or "No cell got through its steady window.")
     (name, count), *_ = Counter(limit.name for limit in found).most_common(1)
     example = next(limit for limit in found if limit.name == name)
     agree = "" if len(found) == 1 else f"{count} of {len(found)} blocks"
-    return LimitRow(setting.label, index, example.title, agree, example.sentence)
+    return LimitRow(study.name(setting), index, example.title, agree, example.sentence)
 
 
 def _threads(shares: Sequence[dict[str, float]]) -> tuple[str, ...]:
@@ -230,7 +236,7 @@ def _fold(shares: dict[str, float], threads: Sequence[str]) -> dict[str, float]:
     return folded | {OTHERS: rest} if OTHERS in threads else folded
 
 
-def _held(groups: Sequence[Sequence[CellStudy]]) -> list[HeldRow]:
+def _held(groups: Sequence[Sequence[CellStudy]], threads: Sequence[str]) -> list[HeldRow]:
     """Rank functions by their largest mean share under any setting; a setting's share is over its finished cells."""
     means = []
     for cells in groups:
@@ -248,6 +254,7 @@ def _held(groups: Sequence[Sequence[CellStudy]]) -> list[HeldRow]:
             thread=thread,
             function=own,
             inside="" if leaf == own else leaf,
+            colour=threads.index(thread) if thread in threads else THREAD_COLOURS - 1,
             shares=tuple((share(mean[thread, own, leaf]), 100 * mean[thread, own, leaf] / scale) for mean in means),
         )
         for thread, own, leaf in top

@@ -49,6 +49,16 @@ class Study:
         present = {cell.tables.setting for cell in self.cells}
         return tuple(self.info.order_settings(present))
 
+    @property
+    def knob(self) -> str | None:
+        """The knob's name where the sweep turns just one, None otherwise."""
+        names = {name for setting in self.settings for name, _ in setting.pairs}
+        return next(iter(names)) if len(names) == 1 else None
+
+    def name(self, setting: Setting) -> str:
+        """Name a setting in a table: the value will do where the one knob's name heads the column."""
+        return setting.short if self.knob else setting.label
+
     def select(self, concurrency: int, setting: Setting | None = None) -> list[CellStudy]:
         """Give the cells at a concurrency (of one setting), in order."""
         return [

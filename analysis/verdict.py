@@ -10,6 +10,7 @@ from analysis.study import CellStudy, Study
 from analysis.text import change, interval, magnitude, share
 
 HEADLINE = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "host_step_ms.mean")
+_UNCLEAR = "no clear difference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +84,34 @@ def _effect_sentence(study: Study, lead: Effect) -> str:
     parts = []
     for concurrency in reversed(study.comparison.concurrencies):
         told = [
-            _clause(effect, noun)
+            (noun, effect)
             for name, noun in (("output_tok_s", "output throughput"), ("ttft_ms.p50", "median TTFT"))
             if (effect := study.comparison.effect(name, lead.setting, concurrency)) and effect.ratio is not None
         ]
-        if told:
-            parts.append(f"at {concurrency:,} in flight {' and '.join(told)}")
+        open_ = [f"{noun} ({change(effect.ratio)})" for noun, effect in told if effect.verdict == _UNCLEAR]
+        clauses = [_clause(effect, noun) for noun, effect in told if effect.verdict != _UNCLEAR]
+        if open_:
+            clauses.append(f"there is no clear difference in {' or '.join(open_)}")
+        if clauses:
+            parts.append(f"at {concurrency:,} in flight {' and '.join(clauses)}")
     blocks = len(lead.blocks)
     others = len(study.comparison.settings)
     best = f" (the most throughput of {others} settings tried)" if others > 1 else ""
     what = f"with {lead.setting.label} instead of {_baseline_name(study, lead.setting)}{best}, {'; '.join(parts)}"
     if decided:
-        return f"{what[0].upper()}{what[1:]} (95% intervals over {blocks} paired blocks)."
+        return f"{what[0].upper()}{what[1:]} ({blocks} paired blocks, 95% intervals)."
     count = "One block" if blocks == 1 else f"{blocks} blocks"
     return (
         f"{count} cannot tell an effect from noise ({BLOCKS_FOR_A_VERDICT} can), so there is no verdict; "
-        f"what was measured {what}."
+        f"measured {what}."
     )
 
 
 def _clause(effect: Effect, noun: str) -> str:
     assert effect.ratio is not None
     span = interval(effect)
-    if effect.verdict == "no clear difference":
-        return f"{noun} shows no clear difference ({change(effect.ratio)}, {span})"
+    if change(effect.ratio) == change(1.0):
+        return f"{noun} is unchanged"
     direction = "higher" if effect.ratio > 1 else "lower"
     size = f"{effect.ratio:.1f} times as high" if effect.ratio >= 3 else f"{magnitude(effect.ratio)} {direction}"
     return f"{noun} is {size}{f' ({span})' if span else ''}"

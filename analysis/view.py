@@ -4,6 +4,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from analysis.compare import MEASURES, Effect
 from analysis.plan import Setting
@@ -20,10 +21,12 @@ ANSWER = (
     "ttft_ms.p50",
     "ttft_ms.p99",
     "itl_ms.p50",
+    "icl_ms.p50",
     "host_step_ms.mean",
     "rpc_messages_per_request",
     "gil_held_executor",
 )
+MIDDLE_DOT = "\N{MIDDLE DOT}"
 FOREST = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "host_step_ms.mean")
 
 
@@ -79,7 +82,7 @@ class ReportView:
     """The whole page."""
 
     title: str
-    knob: str
+    heading: str
     values: str
     meta: tuple[str, ...]
     incomplete: str
@@ -94,22 +97,24 @@ class ReportView:
     facts: tuple[Facts, ...]
     command: str
     folder: str
-    blocks: int
+    setting_head: str
 
 
 def make_view(study: Study) -> ReportView:
     """Work a study out into what the template shows."""
     settings = study.settings
     comparison = study.comparison
+    answered = _answered(study)
     names = list(study.info.factors) or sorted({name for setting in settings for name, _ in setting.pairs})
+    heading = " and ".join(names) or ("One setting" if study.cells else "Nothing ran")
     return ReportView(
-        title=f"{' and '.join(names) or 'One setting'} {MIDDLE_DOT} GIL sweep",
-        knob=" and ".join(names),
+        title=f"{heading} {MIDDLE_DOT} GIL sweep",
+        heading=heading,
         values=_values(settings),
         meta=_meta(study),
         incomplete=_incomplete(study),
         sentences=sentences(study),
-        answer_columns=tuple((m.label, m.unit) for m in MEASURES if m.name in ANSWER),
+        answer_columns=tuple((m.label, m.unit) for m in MEASURES if m.name in answered),
         answers=tuple(_answer_rows(study)),
         forests=tuple(_forests(study)),
         legend=tuple(Swatch(index, setting.label) for index, setting in enumerate(settings)),
@@ -119,11 +124,8 @@ def make_view(study: Study) -> ReportView:
         facts=tuple(_facts(study)),
         command=shlex.join(study.info.command),
         folder=str(study.path.resolve().name),
-        blocks=len(comparison.blocks),
+        setting_head=study.knob or "Setting",
     )
-
-
-MIDDLE_DOT = "\N{MIDDLE DOT}"
 
 
 def _values(settings: Sequence[Setting]) -> str:
@@ -136,10 +138,18 @@ def _meta(study: Study) -> tuple[str, ...]:
     plan = study.info.plan
     done = sum(cell.tables.done for cell in study.cells)
     planned = study.info.planned_cells or len(study.cells)
-    meta = [study.info.created_at or "", plan.get("stack", ""), plan.get("drive", "") and f"drive {plan['drive']}"]
+    meta = [_when(study.info.created_at), plan.get("stack", ""), plan.get("drive", "") and f"drive {plan['drive']}"]
     lengths = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if name in plan]
     meta += [*lengths, f"{done} of {planned} cells finished", _plural(len(study.comparison.blocks), "block")]
     return tuple(part for part in meta if part)
+
+
+def _when(created_at: str | None) -> str:
+    """Write the time of creation to the minute, in the zone it was given in; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(created_at or ''):%Y-%m-%d %H:%M %Z}".strip()
+    except ValueError:
+        return created_at or ""
 
 
 def _plural(count: int, noun: str) -> str:
@@ -159,16 +169,22 @@ def _incomplete(study: Study) -> str:
     return f"This sweep is not complete. {done} of {planned} cells finished{rest}. Only finished cells are compared."
 
 
+def _answered(study: Study) -> list[str]:
+    """Choose the first table's measures: gaps between chunks stand in where tokens in them are not known."""
+    itl_known = any(cell.metrics.itl_ms for cell in study.cells)
+    return [name for name in ANSWER if name != ("icl_ms.p50" if itl_known else "itl_ms.p50")]
+
+
 def _answer_rows(study: Study) -> Iterable[AnswerRow]:
     comparison = study.comparison
     for concurrency in comparison.concurrencies:
         for place, setting in enumerate(comparison.settings):
-            effects = [comparison.effect(name, setting, concurrency) for name in ANSWER]
+            effects = [comparison.effect(name, setting, concurrency) for name in _answered(study)]
             known = [effect for effect in effects if effect is not None]
             yield AnswerRow(
                 concurrency=f"{concurrency:,}" if place == 0 else "",
                 rows=len(comparison.settings),
-                setting=setting.label,
+                setting=study.name(setting),
                 blocks=str(max((len(effect.blocks) for effect in known), default=0)),
                 answers=tuple(_answer(effect) for effect in known),
             )
