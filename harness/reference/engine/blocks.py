@@ -53,10 +53,20 @@ class BlockManager:
         self._make_room(have + 1)
         self._table[request.slot, have] = block
 
+    def shrink(self, request: ActiveRequest, tokens: int) -> None:
+        """Take back the blocks that `request` does not need for `tokens`."""
+        keep = self.blocks_for(tokens)
+        self._free.extend(request.blocks[keep:])
+        del request.blocks[keep:]
+
     def release(self, request: ActiveRequest) -> None:
         self._promised -= self.blocks_for(request.prompt_len + request.max_new_tokens + 1)
         self._free.extend(request.blocks)
         request.blocks = []
+
+    def ids_of(self, request: ActiveRequest) -> list[int]:
+        """Return a copy of the request's block numbers, as a call into the original's C++ manager does."""
+        return list(request.blocks)
 
     def gather(
         self, slots: "list[int] | np.ndarray[tuple[int, ...], np.dtype[np.int64]]"

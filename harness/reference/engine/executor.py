@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from harness.reference import log
 from harness.reference.engine.blocks import BlockManager
 from harness.reference.engine.device import EmulatedDevice, EmulatedStep
-from harness.reference.engine.host import Batch, FaithfulHost, HostWork
+from harness.reference.engine.host import FaithfulHost, HostWork
 from harness.reference.engine.iterlog import Iteration, IterationLog
 from harness.reference.engine.lean import LeanHost
 from harness.reference.engine.request import ActiveRequest, EngineRequest
+from harness.reference.engine.scheduler import Batch
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import AnyResponse, ErrorResponse, Response, monotonic_s
 
@@ -307,4 +308,10 @@ def _make_host(settings: ReferenceSettings, blocks: BlockManager) -> HostWork:
             max_num_tokens=settings.max_num_tokens,
             stream_interval=settings.stream_interval,
         )
-    return FaithfulHost(blocks, max_num_tokens=settings.max_num_tokens, stream_interval=settings.stream_interval)
+    return FaithfulHost(
+        blocks,
+        max_requests=settings.max_batch_size,
+        max_num_tokens=settings.max_num_tokens,
+        max_seq_len=settings.max_seq_len,
+        stream_interval=settings.stream_interval,
+    )

@@ -6,8 +6,9 @@ import numpy as np
 
 from harness.reference.engine.blocks import BlockManager
 from harness.reference.engine.device import Ints, StepInputs
-from harness.reference.engine.host import Batch, final_response
-from harness.reference.engine.request import ActiveRequest
+from harness.reference.engine.host import final_response
+from harness.reference.engine.request import ActiveRequest, State
+from harness.reference.engine.scheduler import Batch
 from harness.reference.types import Response, monotonic_s
 
 FIRST_OUTPUT_COLUMNS = 64
@@ -52,14 +53,14 @@ class LeanHost:
         self._room[slot] = len(request.blocks) * self._blocks.tokens_per_block
 
     def cancel(self, request: ActiveRequest) -> Response:
-        request.finish_reason = "cancelled"
+        request.finish("cancelled")
         self._hand_over(request)
         return final_response(request)
 
     def forget(self, request: ActiveRequest) -> None:
         self._running[request.slot] = False
         self._requests[request.slot] = None
-        if request.is_context and request in self._new:
+        if request in self._new:
             self._new.remove(request)
 
     def schedule(self, active: Sequence[ActiveRequest]) -> Batch:  # noqa: ARG002 - the arrays are the active set
@@ -110,7 +111,7 @@ class LeanHost:
         )
         self._launched[slots] += 1
         for request in batch.context:
-            request.is_context = False
+            request.state = State.GENERATION
             self._running[request.slot] = True
         return inputs
 
@@ -137,7 +138,7 @@ class LeanHost:
             strict=True,
         ):
             request: ActiveRequest = self._requests[slot]
-            request.finish_reason = "stop" if by_stop else "length"
+            request.finish("stop" if by_stop else "length")
             request.timing.last_token_time, request.timing.last_iter = now, iteration
             finished.append(request)
         return finished
