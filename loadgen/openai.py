@@ -21,6 +21,7 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _DELTA_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _DELTA_CALLS = ("tool_calls", "function_call")
 _MESSAGE_CHARS = 500
+_MOST_TOKENS = 1 << 30  # what a record's column holds; a usage beyond it is nonsense
 
 
 def endpoint_named(name: str) -> str:
@@ -192,10 +193,12 @@ class StreamReading:
             self._fail(kinds.BAD_STREAM, f"not an object: {_excerpt(data)}")
             return
         if self._id is None:
-            self._id = str(document.get("id") or "")
+            self._id = _clean(document.get("id") or "")
         usage = document.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-            self._usage = usage["completion_tokens"]
+        if isinstance(usage, dict):
+            count = usage.get("completion_tokens")
+            if isinstance(count, int) and 0 <= count <= _MOST_TOKENS:
+                self._usage = count
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
@@ -216,7 +219,7 @@ class StreamReading:
         elif empty:
             self._maybe_ns = now_ns
         if finish:
-            self._finish = str(finish)
+            self._finish = _clean(finish)
 
     def _fail(self, kind: str, message: str) -> None:
         self._kind = kind
@@ -235,7 +238,7 @@ def _error_in(document: Any) -> str | None:
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message or error)[:_MESSAGE_CHARS]
+    return _clean(message or error)
 
 
 def _judge_plain(body: bytes) -> tuple[str, str]:
@@ -246,6 +249,11 @@ def _judge_plain(body: bytes) -> tuple[str, str]:
     if error is not None:
         return kinds.ERROR_BODY, error
     return kinds.BAD_STREAM, f"the body is no event stream: {_excerpt(body)}"
+
+
+def _clean(value: Any) -> str:
+    """Make text of whatever the server sent: bounded, and without lone surrogates, which no file could hold."""
+    return str(value)[:_MESSAGE_CHARS].encode("utf-8", "replace").decode()
 
 
 def _excerpt(data: bytes | bytearray) -> str:

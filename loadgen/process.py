@@ -74,7 +74,7 @@ class LoadProcess:
         self._words: Any = Queue()
         self._window = _Window(spec.quota)
         self._helpers: list[Any] = []
-        self._start_ns = monotonic_ns()
+        self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
         user_class, make_caller, name = self._drive(Workload(spec.workload))
         self._recorder = Recorder(spec.worker, Path(spec.requests_path), Path(spec.client_path), self._on_end)
         self._crew = Crew(
@@ -156,7 +156,8 @@ class LoadProcess:
         gc.collect()
         gc.freeze()  # modules and pools need not be walked by collections during the load
         gc.set_threshold(50_000, 20, 50)
-        self._start_ns = self._crew.start_ns = monotonic_ns()
+        self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
+        self._crew.start_ns = self._start_ns
         self._runner.start(self._spec.users, spawn_rate=self._spec.spawn_rate)
 
     def _begin_window(self, data: dict[str, Any]) -> None:
@@ -180,14 +181,14 @@ class LoadProcess:
                     return self._stop_at_once(word)
                 if word.do in ("ramped", "quota"):
                     self._emit(word.do)
-        wall_ns = monotonic_ns() - self._start_ns
+        wall_ns, cpu_ns = monotonic_ns() - self._start_ns, process_time_ns() - self._start_cpu_ns
         self._finish()
         self._emit(
             "done",
             completed=self._recorder.completed,
             failed=self._recorder.failed,
             unfinished=self._recorder.unfinished,
-            cpu_s=process_time_ns() / NS_PER_S,
+            cpu_s=cpu_ns / NS_PER_S,
             wall_s=wall_ns / NS_PER_S,
         )
         return 0
@@ -264,7 +265,7 @@ def _told_as_error(lines: Lines) -> Iterator[None]:
 def main() -> int:
     """Read the spec and run it."""
     lines = Lines.take_over_stdio()
-    logging.getLogger("locust").setLevel(logging.ERROR)  # its remarks on rates and CPU: the records say more
+    logging.getLogger("locust.runners").setLevel(logging.CRITICAL)  # its remarks on rates, CPU and ended users
     text = lines.read()
     if text is None:
         return _INTERRUPTED

@@ -1,6 +1,7 @@
 """What a load process writes down: a row a request, a row about itself ten times a second, and the running counts."""
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,7 @@ class Recorder:
         self.completed = 0
         self.failed = 0
         self.unfinished = 0
+        _warm_up()
         with contextlib.ExitStack() as stack:
             self._requests = stack.enter_context(RecordWriter(requests_path, REQUESTS))
             self._client = stack.enter_context(RecordWriter(client_path, CLIENT))
@@ -83,26 +85,7 @@ class Recorder:
         else:
             self.failed += 1
             self.unfinished += outcome.error_kind == kinds.UNFINISHED
-        row = RequestRow(
-            worker=self._worker,
-            seq=ticket.seq,
-            user=draw.user,
-            server_id=outcome.server_id,
-            prompt_tokens=draw.prompt_tokens,
-            max_tokens=draw.max_tokens,
-            scheduled_ns=None,
-            sent_ns=outcome.sent_ns,
-            first_byte_ns=outcome.first_byte_ns,
-            chunk_ns=outcome.chunk_ns,
-            chunk_tokens=outcome.chunk_tokens,
-            end_ns=outcome.end_ns,
-            status=outcome.status,
-            finish_reason=outcome.finish_reason,
-            output_tokens=outcome.output_tokens,
-            output_tokens_source=outcome.output_tokens_source,
-            error_kind=outcome.error_kind,
-            error=None if outcome.error is None else mask_text(outcome.error[:_ERROR_CHARS]),
-        )
+        row = _row(self._worker, ticket.seq, draw, outcome)
         self._requests.append(row)
         self._on_end(row)
 
@@ -135,3 +118,33 @@ class Recorder:
     def close(self) -> None:
         """Flush and close both files."""
         self._files.close()
+
+
+def _warm_up() -> None:
+    """Make pyarrow do its first conversion now: it imports pandas then, which would stall the first second's load."""
+    nothing = Outcome(0, 0, chunk_ns=[0], chunk_tokens=[0])
+    with RecordWriter(Path(os.devnull), REQUESTS) as writer:
+        writer.append(_row(0, 0, Draw(0, 0, 1, 1, 0, ()), nothing))
+
+
+def _row(worker: int, seq: int, draw: Draw, outcome: Outcome) -> RequestRow:
+    return RequestRow(
+        worker=worker,
+        seq=seq,
+        user=draw.user,
+        server_id=outcome.server_id,
+        prompt_tokens=draw.prompt_tokens,
+        max_tokens=draw.max_tokens,
+        scheduled_ns=None,
+        sent_ns=outcome.sent_ns,
+        first_byte_ns=outcome.first_byte_ns,
+        chunk_ns=outcome.chunk_ns,
+        chunk_tokens=outcome.chunk_tokens,
+        end_ns=outcome.end_ns,
+        status=outcome.status,
+        finish_reason=outcome.finish_reason,
+        output_tokens=outcome.output_tokens,
+        output_tokens_source=outcome.output_tokens_source,
+        error_kind=outcome.error_kind,
+        error=None if outcome.error is None else mask_text(outcome.error)[:_ERROR_CHARS],
+    )

@@ -26,18 +26,18 @@ from contracts.direct import (
 )
 
 
-def expected_tokens(prompt, count):
+def expected_tokens(prompt: bytes, count: int) -> list[int]:
     """Give the tokens of a request, from its prompt's bytes."""
     total = sum(struct.unpack(f"<{len(prompt) // 4}i", prompt)) % 100_000
     return [(total + 7 * k) % 32_000 for k in range(count)]
 
 
 class Request:
-    def __init__(self, tag, client_id, tokens):
+    def __init__(self, tag: int, client_id: int, tokens: list[int]) -> None:
         self.tag, self.client_id, self.tokens, self.at = tag, client_id, tokens, 0
 
 
-def step(active, dice):
+def step(active: dict[int, Request], dice: random.Random) -> bytes:
     entries, tokens = [], []
     for request in list(active.values()):
         part = request.tokens[request.at : request.at + dice.randint(1, 3)]
@@ -50,10 +50,10 @@ def step(active, dice):
     return frame(TOKENS, TAG.pack(len(entries)), *entries, struct.pack(f"<{len(tokens)}i", *tokens))
 
 
-async def serve(reader, writer, case, gap_s):
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, case: str, gap_s: float) -> None:
     active, numbers, frames, dice = {}, itertools.count(1000), FrameReader(), random.Random(1)
 
-    async def run_steps():
+    async def run_steps() -> None:
         while True:
             await asyncio.sleep(gap_s)
             if active:
@@ -73,7 +73,7 @@ async def serve(reader, writer, case, gap_s):
                 if case == "paced":
                     active[tag] = Request(tag, client_id, expected_tokens(body[SUBMIT_HEAD.size :], count))
                 elif case == "fails":
-                    writer.write(frame(FAILED, TAG.pack(tag), "no room".encode()))
+                    writer.write(frame(FAILED, TAG.pack(tag), b"no room"))
                 elif case in ("empty", "cancels"):
                     finish = LENGTH if case == "empty" else CANCELLED
                     writer.write(frame(TOKENS, TAG.pack(1), ENTRY.pack(tag, client_id, 0, finish, 0)))
@@ -92,7 +92,7 @@ async def serve(reader, writer, case, gap_s):
         writer.close()
 
 
-async def main():
+async def main() -> None:
     path, case, gap_s = sys.argv[1], sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 0.005
     server = await asyncio.start_unix_server(lambda r, w: serve(r, w, case, gap_s), path)
     print("ready", flush=True)

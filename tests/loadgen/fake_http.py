@@ -6,40 +6,54 @@
 import asyncio
 import itertools
 import json
+import os
 import sys
+from typing import Any
 
-FIRST_S, GAP_S = 0.02, 0.005
+FIRST_S, GAP_S = 0.02, float(os.environ.get("GAP_S", "0.005"))
 NUMBERS = itertools.count()
 
 
-def token(chat, number, text, finish=None, **more):
+def token(chat: bool, number: int, text: str, finish: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "finish_reason": finish}
     choice |= {"delta": {"content": text}} if chat else {"text": text}
-    return {"id": f"cmpl-{number}", "choices": [choice], **more}
+    return {"id": f"cmpl-{number}", "choices": [choice]}
 
 
 class Reply:
-    def __init__(self, writer):
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
 
-    def head(self, *lines, status="200 OK", kind="text/event-stream", chunked=True):
+    def head(self, *lines: str, status: str = "200 OK", kind: str = "text/event-stream", chunked: bool = True) -> None:
         more = ["Transfer-Encoding: chunked"] if chunked else []
         self.writer.write("\r\n".join([f"HTTP/1.1 {status}", f"Content-Type: {kind}", *more, *lines, "", ""]).encode())
 
-    def chunk(self, data):
+    def chunk(self, data: bytes) -> None:
         self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
-    def event(self, document, end=b"\n\n", space=b" "):
+    def event(self, document: Any, end: bytes = b"\n\n", space: bytes = b" ") -> None:
         data = document if isinstance(document, bytes) else json.dumps(document, separators=(",", ":")).encode()
         self.chunk(b"data:" + space + data + end)
 
-    def whole(self, status, document, kind="application/json"):
+    def whole(self, status: str, document: Any, kind: str = "application/json") -> None:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.head(f"Content-Length: {len(body)}", status=status, kind=kind, chunked=False)
         self.writer.write(body)
 
 
-async def stream(reply, chat, number, count, *, end=b"\n\n", space=b" ", usage=True, done=True, role=False, close=True):
+async def stream(
+    reply: Reply,
+    chat: bool,
+    number: int,
+    count: int,
+    *,
+    end: bytes = b"\n\n",
+    space: bytes = b" ",
+    usage: bool = True,
+    done: bool = True,
+    role: bool = False,
+    close: bool = True,
+) -> None:
     if role:
         opener = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         reply.event({"id": f"cmpl-{number}", "choices": [opener]}, end, space)
@@ -58,7 +72,7 @@ async def stream(reply, chat, number, count, *, end=b"\n\n", space=b" ", usage=T
         reply.chunk(b"")
 
 
-async def answer(reply, case, chat, count):  # noqa: C901
+async def answer(reply: Reply, case: str, chat: bool, count: int) -> bool:
     number = next(NUMBERS)
     if case == "paced":
         reply.head()
@@ -71,7 +85,7 @@ async def answer(reply, case, chat, count):  # noqa: C901
         await stream(reply, chat, number, count, usage=False, done=False)
     elif case == "until_close":
         reply.head("Connection: close", chunked=False)
-        for n in range(count):
+        for _ in range(count):
             reply.writer.write(b"data: %s\n\n" % json.dumps(token(chat, number, "x")).encode())
         reply.writer.write(b"data: [DONE]\n\n")
         return False
@@ -124,7 +138,7 @@ async def answer(reply, case, chat, count):  # noqa: C901
     return True
 
 
-async def serve(reader, writer):
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -144,7 +158,7 @@ async def serve(reader, writer):
         writer.close()
 
 
-async def main():
+async def main() -> None:
     server = await asyncio.start_server(serve, sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:

@@ -7,7 +7,9 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 from contracts.arrow import read_table
 from contracts.load import LoadEvent, LoadSpec, WorkloadSpec
@@ -18,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def server(script, *arguments):
+def server(script: str, *arguments: object) -> Iterator[str]:
     """Run a fake server; give the first line that it prints."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -31,7 +33,7 @@ def server(script, *arguments):
         process.stdout.close()
 
 
-def spec(folder, **changes):
+def spec(folder: Path, **changes: Any) -> LoadSpec:
     values = {
         "drive": "http", "target": "", "endpoint": "completions", "model": "paced", "worker": 0, "users": 8,
         "first_user": 0, "spawn_rate": 1000.0, "quota": None, "drain_s": 10.0, "connect_timeout_s": 2.0,
@@ -44,9 +46,9 @@ def spec(folder, **changes):
 class Load:
     """A load process and the events it has told so far."""
 
-    def __init__(self, load_spec, **environment):
+    def __init__(self, load_spec: LoadSpec | str, **environment: str) -> None:
         self.spec = load_spec
-        self.events = []
+        self.events: list[LoadEvent] = []
         self._buffer = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -54,22 +56,22 @@ class Load:
         )  # fmt: skip
         self.tell_line(load_spec if isinstance(load_spec, str) else load_spec.to_json())
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
 
-    def tell_line(self, line):
+    def tell_line(self, line: str) -> None:
         self.process.stdin.write(line.encode() + b"\n")
 
-    def tell(self, do, **data):
+    def tell(self, do: str, **data: Any) -> None:
         self.tell_line(json.dumps({"do": do, **data}))
 
-    def next_event(self, timeout_s=60):
+    def next_event(self, timeout_s: float = 60) -> LoadEvent | None:
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
             assert ready, f"no event in {timeout_s} s after {self.events}"
@@ -81,33 +83,33 @@ class Load:
         self.events.append(LoadEvent.from_line(line.decode()))
         return self.events[-1]
 
-    def until(self, name):
+    def until(self, name: str) -> Mapping[str, Any]:
         while (event := self.next_event()) is not None:
             if event.event == name:
                 return event.data
         raise AssertionError(f"ended before {name}: {self.events} {self.process.stderr.read().decode()}")
 
-    def start(self):
+    def start(self) -> None:
         self.until("ready")
         self.tell("start")
         self.until("ramped")
 
-    def end(self):
+    def end(self) -> tuple[int, str]:
         """Wait for the process's own end; give its exit status and what it wrote to stderr."""
         while self.next_event() is not None:
             pass
         status = self.process.wait(30)
         return status, self.process.stderr.read().decode()
 
-    def run_for(self, seconds):
+    def run_for(self, seconds: float) -> Mapping[str, Any]:
         """Run ready, start, a window of so many seconds, drain; give the event `done`."""
         self.start()
         start_ns = time.monotonic_ns()
         self.tell("steady", start_ns=start_ns, end_ns=start_ns + int(seconds * 1e9))
         return self.until("done")
 
-    def rows(self):
+    def rows(self) -> list[dict[str, Any]]:
         return read_table(Path(self.spec.requests_path), REQUESTS).to_pylist()
 
-    def client_rows(self):
+    def client_rows(self) -> list[dict[str, Any]]:
         return read_table(Path(self.spec.client_path), CLIENT).to_pylist()

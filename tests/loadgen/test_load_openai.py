@@ -1,0 +1,226 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import UsageError
+from contracts.load import WorkloadSpec
+from loadgen import kinds
+from loadgen.openai import BodyTemplate, StreamReading, endpoint_named
+from loadgen.outcome import Outcome
+from loadgen.workload import Workload
+
+
+def read(
+    *documents: Any,
+    endpoint: str = "completions",
+    status: int = 200,
+    max_tokens: int = 5,
+    raw: bytes | None = None,
+    separators: tuple[str, str] | None = None,
+) -> Outcome:
+    """Feed one event a nanosecond, from 101; give the outcome of a response that was sent at 100."""
+    firsts = []
+    reading = StreamReading(endpoint, firsts.append)
+    response = reading.response
+    response.sent_ns, response.status, response.end_ns = 100, status, 900
+    pieces = [raw] if raw is not None else [
+        b"data: %s\n\n" % (d if isinstance(d, bytes) else json.dumps(d, separators=separators).encode())
+        for d in documents
+    ]  # fmt: skip
+    for number, piece in enumerate(pieces):
+        response.received_bytes += len(piece)
+        reading.feed(101 + number, piece)
+    outcome = reading.outcome(max_tokens)
+    assert firsts == [ns - 100 for ns in outcome.chunk_ns[:1]]
+    return outcome
+
+
+def text(value: str, finish: str | None = None) -> dict[str, Any]:
+    return {"id": "r1", "choices": [{"index": 0, "text": value, "finish_reason": finish}]}
+
+
+def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"id": "c1", "choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
+
+
+def usage(count: int) -> dict[str, Any]:
+    return {"id": "r1", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": count}}
+
+
+DONE = b"[DONE]"
+
+
+@pytest.mark.parametrize("separators", [None, (",", ":")])
+def test_a_plain_completion_counts_each_chunk_once(separators: tuple[str, str] | None) -> None:
+    outcome = read(text("a"), text("b"), text("c", "length"), usage(3), DONE, separators=separators)
+    assert list(outcome.chunk_ns) == [101, 102, 103]
+    assert list(outcome.chunk_tokens) == [1, 1, 1]
+    assert (outcome.output_tokens, outcome.output_tokens_source) == (3, "usage")
+    assert (outcome.finish_reason, outcome.server_id, outcome.error_kind) == ("length", "r1", None)
+
+
+def test_a_completion_token_whose_text_is_empty_counts() -> None:
+    assert list(read(text("a"), text(""), text("c", "stop"), DONE).chunk_ns) == [101, 102, 103]
+
+
+def test_an_empty_finishing_text_is_a_token_only_if_the_usage_says_so() -> None:
+    assert list(read(text("a"), text("", "stop"), usage(2), DONE).chunk_ns) == [101, 102]
+    assert list(read(text("a"), text("", "stop"), usage(1), DONE).chunk_ns) == [101]
+    assert list(read(text("a"), text("", "stop"), DONE).chunk_ns) == [101]
+
+
+def test_a_role_only_opener_carries_no_token() -> None:
+    outcome = read(delta(role="assistant", content=""), delta(content="a"), delta("stop"), DONE, endpoint="chat")
+    assert list(outcome.chunk_ns) == [102]
+    assert outcome.error_kind is None
+
+
+def test_an_empty_content_without_a_role_is_a_token() -> None:
+    documents = [delta(role="assistant"), delta(content=""), delta(content="a"), delta("stop"), DONE]
+    assert list(read(*documents, endpoint="chat").chunk_ns) == [102, 103]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"reasoning_content": "hm"}, {"tool_calls": [{"index": 0}]}, {"role": "a", "content": "b"}]
+)
+def test_thoughts_tool_calls_and_text_beside_a_role_carry_tokens(fields: dict[str, Any]) -> None:
+    assert list(read(delta(**fields), delta("stop"), DONE, endpoint="chat").chunk_ns) == [101]
+
+
+def test_a_usage_larger_than_the_chunks_leaves_the_tokens_of_a_chunk_unknown() -> None:
+    outcome = read(text("ab"), text("cd", "length"), usage(4), DONE)
+    assert outcome.chunk_tokens is None
+    assert outcome.output_tokens == 4
+
+
+def test_without_usage_the_chunks_are_counted() -> None:
+    outcome = read(text("a"), text("b", "length"))
+    assert (outcome.output_tokens, outcome.output_tokens_source, outcome.chunk_tokens) == (2, "chunks", None)
+    assert outcome.error_kind is None
+
+
+def test_a_generated_text_that_looks_like_an_error_is_a_token() -> None:
+    sly = '","error":{"message":"x"},"finish_reason":null'
+    outcome = read(text("a"), text(sly), text("error"), text('"error":'), text("b", "stop"), DONE)
+    assert len(outcome.chunk_ns) == 5
+    assert outcome.error_kind is None
+
+
+@pytest.mark.parametrize(
+    "error", [{"error": {"message": "boom", "code": 500}}, {"error": "boom"}, {"object": "error", "message": "boom"}]
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_error_object_anywhere_is_a_failure(error: dict[str, Any], place: int) -> None:
+    documents = [text("a"), text("b", "length"), DONE]
+    outcome = read(*documents[:place], error, *documents[place:])
+    assert (outcome.error_kind, outcome.error) == (kinds.ERROR_IN_STREAM, "boom")
+
+
+def test_an_error_event_is_a_failure_whatever_its_data() -> None:
+    outcome = read(raw=b"data: %s\n\nevent: error\ndata: oh no\n\n" % json.dumps(text("a", "stop")).encode())
+    assert outcome.error_kind == kinds.ERROR_IN_STREAM
+
+
+def test_a_null_error_is_none() -> None:
+    assert read({**text("a", "stop"), "error": None}, DONE).error_kind is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b'{"error": {"message": "no"}}', kinds.ERROR_BODY),
+        (b'{"detail": "Not Found"}', kinds.ERROR_BODY),
+        (b'{"id": "x", "choices": []}', kinds.BAD_STREAM),
+        (b"<html>", kinds.BAD_STREAM),
+        (b"hello\n\n", kinds.BAD_STREAM),
+        (b"data: {broken\n\n", kinds.BAD_STREAM),
+        (b"data: [1]\n\n", kinds.BAD_STREAM),
+        (b"data: " + b"x" * (2 << 20), kinds.BAD_STREAM),
+        (b"", kinds.NO_TERMINAL_EVENT),
+        (b": only a comment\n\ndata: {}\n\n", kinds.NO_TERMINAL_EVENT),
+        (b"data: [DONE]\n\n", kinds.EMPTY),
+    ],
+)
+def test_a_body_that_is_no_good_stream_fails_with_its_kind(raw: bytes, kind: str) -> None:
+    assert read(raw=raw).error_kind == kind
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, "http_4xx"), (503, "http_5xx"), (302, "http_other")])
+def test_a_status_other_than_200_fails_with_its_class(status: int, kind: str) -> None:
+    outcome = read(status=status)
+    assert (outcome.error_kind, outcome.status) == (kind, status)
+
+
+def test_a_transport_failure_before_the_terminal_event_is_the_failure() -> None:
+    reading = StreamReading("completions", lambda _: None)
+    reading.response.status, reading.response.error_kind = 200, kinds.CLOSED_EARLY
+    reading.feed(1, b"data: %s\n\n" % json.dumps(text("a")).encode())
+    assert reading.outcome(5).error_kind == kinds.CLOSED_EARLY
+
+
+def test_a_close_after_the_terminal_event_is_no_failure() -> None:
+    reading = StreamReading("completions", lambda _: None)
+    reading.response.status, reading.response.error_kind = 200, kinds.CLOSED_EARLY
+    reading.feed(1, b"data: %s\n\n" % json.dumps(text("a", "stop")).encode())
+    assert reading.outcome(5).error_kind is None
+
+
+def test_no_token_is_right_when_none_was_asked_for() -> None:
+    assert read(text("", "length"), DONE, max_tokens=0).error_kind is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("\ud800"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["id", "choices", "text", "delta", "usage", "content", "role", "finish_reason", "completion_tokens"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON | st.binary(max_size=20), max_size=5), st.sampled_from(["completions", "chat"]))
+def test_no_document_whatever_its_types_raises(documents: list[Any], endpoint: str) -> None:
+    reading = StreamReading(endpoint, lambda _: None)
+    reading.response.status = 200
+    for document in documents:
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        reading.feed(1, b"data: %s\n\n" % data)
+    outcome = reading.outcome(1)
+    for value in (outcome.server_id, outcome.finish_reason, outcome.error):
+        assert value is None or value.encode()
+    assert 0 <= outcome.output_tokens < 1 << 31
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_a_body_is_json_with_what_a_server_needs(endpoint: str) -> None:
+    workload = Workload(WorkloadSpec(isl=12, osl=4, isl_spread=0))
+    draw = workload.draw(1, 2)
+    body = json.loads(BodyTemplate(endpoint, 'a "model"').render(workload, draw))
+    prompt = body.pop("messages", None) or body.pop("prompt")
+    assert body == {
+        "model": 'a "model"',
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "max_tokens": draw.max_tokens,
+    }
+    if endpoint == "chat":
+        assert prompt == [{"role": "user", "content": workload.text(draw).decode()}]
+    else:
+        assert prompt == workload.token_ids(draw)
+
+
+def test_an_endpoint_may_be_named_or_given_as_its_path() -> None:
+    assert [endpoint_named(name) for name in ("chat", "/v1/completions")] == ["chat", "completions"]
+    with pytest.raises(UsageError, match="embeddings"):
+        endpoint_named("embeddings")
