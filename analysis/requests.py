@@ -68,7 +68,11 @@ def load_requests(paths: Sequence[Path], window: Window | None) -> tuple[pd.Data
         frames.append(_reduce(REQUESTS.schema().empty_table(), window)[0])
     requests = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     absent = _why_no_itl(requests)
-    return requests, Gaps(_join(icl), None if absent else _join(itl), absent)
+    icl_ms = _join(icl)
+    if absent:
+        return requests, Gaps(icl_ms, None, absent)
+    same = all(one is other for one, other in zip(icl, itl, strict=True))  # one token a chunk: keep the gaps once
+    return requests, Gaps(icl_ms, icl_ms if same else _join(itl), None)
 
 
 def _portions(paths: Sequence[Path]) -> Iterator[Any]:
@@ -121,10 +125,12 @@ def _reduce(table: Any, window: Window | None) -> tuple[pd.DataFrame, Gap32, Gap
     measured = frame["success"].to_numpy() & frame["in_window"].to_numpy()
     later = np.flatnonzero(row[1:] == row[:-1]) + 1  # chunks that have one before them in the same request
     later = later[measured[row[later]]]
-    gap_ms = (arrival_ns[later] - arrival_ns[later - 1]) / NS_PER_MS
-    known = (told | one_each)[row[later]] & (tokens[later] > 0)
-    itl_ms = gap_ms[known] / tokens[later][known]
-    return frame, gap_ms.astype(np.float32), itl_ms.astype(np.float32)
+    gap_ms = ((arrival_ns[later] - arrival_ns[later - 1]) / NS_PER_MS).astype(np.float32)
+    tokens = tokens[later]
+    known = (told | one_each)[row[later]] & (tokens > 0)
+    if known.all() and (tokens == 1).all():
+        return frame, gap_ms, gap_ms
+    return frame, gap_ms, (gap_ms[known] / tokens[known]).astype(np.float32)
 
 
 def _lists(column: Any) -> tuple[Ints, Ints]:

@@ -1,0 +1,76 @@
+"""Each warning appears when its cause is planted, and none appears in a sweep without a fault."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import Recipe, write_sweep
+
+from analysis.study import study_sweep
+from contracts.folder import Phases, SweepFolder
+
+
+def codes(path: Path) -> set[str]:
+    return {doubt.code for doubt in study_sweep(path).doubts}
+
+
+def one(path: Path, recipe: Recipe, concurrency: int = 8) -> Path:
+    return write_sweep(path, [("1", concurrency, 0, recipe)])
+
+
+def change(path: Path, **changes: Any) -> None:
+    folder = SweepFolder(path).cell_folders()[0]
+    folder.write(replace(folder.read(), **changes))
+
+
+def test_a_cell_without_a_fault_has_no_warning(tmp_path: Path) -> None:
+    assert codes(one(tmp_path, Recipe())) == set()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "code"),
+    [
+        (Recipe(load_cpu=0.95), "client_saturated"),
+        (Recipe(lag_ms=30), "client_saturated"),
+        (Recipe(fail_every=5), "requests_failed"),
+        (Recipe(window_s=0.5), "window_short"),
+        (Recipe(warmup_s=0.1), "warmup_short"),
+        (Recipe(sample_errors=200), "samples_missed"),
+        (Recipe(executor_cpu=0.3, proxy_cpu=0.97, gil={"executor_loop": 300}), "front_end_limited"),
+    ],
+)
+def test_a_planted_cause_gives_its_warning(tmp_path: Path, recipe: Recipe, code: str) -> None:
+    assert code in codes(one(tmp_path, recipe))
+
+
+def test_fewer_in_flight_than_asked_is_told_with_both_numbers(tmp_path: Path) -> None:
+    study = study_sweep(one(tmp_path, Recipe(users=7), concurrency=8))
+    (doubt,) = [doubt for doubt in study.doubts if doubt.code == "concurrency_not_reached"]
+    assert doubt.detail == "7 in flight on average over the window, 8 asked for"
+
+
+def test_missing_samples_and_steps_are_told(tmp_path: Path) -> None:
+    one(tmp_path, Recipe())
+    folder = SweepFolder(tmp_path).cell_folders()[0]
+    folder.steps.unlink()
+    folder.stacks.unlink()
+    assert {"no_steps", "no_gil_samples"} <= codes(tmp_path)
+
+
+def test_a_failed_cell_gives_its_reason(tmp_path: Path) -> None:
+    one(tmp_path, Recipe())
+    change(tmp_path, state="failed", error="port 8000 in use", phases=Phases())
+    (doubt,) = study_sweep(tmp_path).doubts
+    assert (doubt.code, doubt.detail) == ("cell_failed", "port 8000 in use")
+
+
+def test_two_blocks_are_few_and_a_missing_cell_leaves_a_block_incomplete(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [(value, 8, block, Recipe()) for block in range(2) for value in ("1", "32")][:3])
+    assert {"few_repeats", "blocks_incomplete"} <= codes(tmp_path)
+
+
+def test_captures_own_warnings_come_through_and_are_not_doubled(tmp_path: Path) -> None:
+    one(tmp_path, Recipe(load_cpu=0.95))
+    change(tmp_path, warnings=({"code": "client_saturated", "detail": "seen live"}, {"code": "from_the_future"}))
+    assert [(doubt.code, doubt.detail) for doubt in study_sweep(tmp_path).doubts] == [("client_saturated", "seen live")]

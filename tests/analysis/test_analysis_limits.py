@@ -1,0 +1,35 @@
+"""What limits a cell is named from planted CPU, step times and GIL shares."""
+
+from pathlib import Path
+
+import pytest
+from synthetic import Recipe, write_sweep
+
+from analysis.study import study_sweep
+
+SHARED = {"executor_loop": 550, "rpc_server_thread": 300}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        (Recipe(executor_cpu=0.9), "executor_loop"),
+        (Recipe(executor_cpu=0.6, gil={"executor_loop": 850}), "executor_loop"),
+        (Recipe(executor_cpu=0.6, gil=SHARED), "gil"),
+        (Recipe(executor_cpu=0.2, device_ms=9.5), "device"),
+        (Recipe(executor_cpu=0.4, proxy_cpu=0.95, gil={"executor_loop": 300}), "front_end"),
+        (Recipe(load_cpu=0.97), "client"),
+        (Recipe(executor_cpu=0.2, gil={"executor_loop": 100}), "unclear"),
+    ],
+)
+def test_the_limit_is_named(tmp_path: Path, recipe: Recipe, name: str) -> None:
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, recipe)])).cells
+    assert cell.limit.name == name
+
+
+def test_the_sentence_carries_the_figures(tmp_path: Path) -> None:
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, Recipe(executor_cpu=0.6, gil=SHARED))])).cells
+    assert cell.limit.sentence == (
+        "The GIL was held 85% of the time, 55% by the executor loop and 30% by others; "
+        "a turn takes 10.0 ms against a device step of 3.0 ms."
+    )
