@@ -112,6 +112,7 @@ class Generator:
             self._perf.add(
                 generation.client_id,
                 last.timing,
+                response_id=generation.response_id,
                 server_arrival_s=generation.arrived_s,
                 server_first_token_s=generation.first_token_s,
             )
@@ -134,6 +135,7 @@ class Generation:
         self.output_tokens = 0
         self.arrived_s = arrived_s
         self.first_token_s: float | None = None
+        self.response_id: str | None = None
         self._generator = generator
         self._inbox = inbox
         self._timeout_s = timeout_s

@@ -193,7 +193,8 @@ class HttpFrontend:
         generation = self._submit(
             request, _prompt_ids(body.prompt), _sampling(body, body.max_tokens), streaming=body.stream
         )
-        model, created, name = body.model or MODEL, oai.now_s(), f"cmpl-{generation.client_id}"
+        model, created = body.model or MODEL, oai.now_s()
+        name = generation.response_id = f"cmpl-{generation.client_id}"
         usage_wanted = body.stream_options is not None and body.stream_options.include_usage
 
         def chunk(text: str, finish_reason: str | None) -> str:
@@ -216,7 +217,8 @@ class HttpFrontend:
     async def chat_completions(self, body: oai.ChatRequest, request: Request) -> Response:
         max_tokens = body.max_completion_tokens or body.max_tokens or CHAT_DEFAULT_TOKENS
         generation = self._submit(request, _chat_ids(body), _sampling(body, max_tokens), streaming=body.stream)
-        model, created, name = body.model or MODEL, oai.now_s(), f"chatcmpl-{generation.client_id}"
+        model, created = body.model or MODEL, oai.now_s()
+        name = generation.response_id = f"chatcmpl-{generation.client_id}"
         usage_wanted = body.stream_options is not None and body.stream_options.include_usage
 
         def delta(message: oai.ChatMessage, finish_reason: str | None) -> str:

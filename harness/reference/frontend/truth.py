@@ -9,6 +9,7 @@ from harness.reference.types import RequestTiming
 class PerfLog:
     """The newest finished requests in the original's form; reading drains, as the original's does.
 
+    One key is added, `response_id`: the id that an HTTP client saw, by which it can find its request here.
     Times are CLOCK_MONOTONIC seconds. `server_*` are the HTTP front end's (absent on the direct drive), the others
     rank 0's. Used on the main thread only.
     """
@@ -21,12 +22,14 @@ class PerfLog:
         client_id: int,
         timing: RequestTiming,
         *,
+        response_id: str | None = None,
         server_arrival_s: float | None = None,
         server_first_token_s: float | None = None,
     ) -> None:
         self._records.append(
             {
                 "request_id": client_id,
+                "response_id": response_id,
                 "perf_metrics": {
                     "first_iter": timing.first_iter,
                     "last_iter": timing.last_iter,

@@ -1,0 +1,48 @@
+"""What a sweep tells whoever watches it: the terminal's progress, or a test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contracts.doubts import Doubt
+from contracts.folder import CellInfo
+from harness.loadcrew import LoadTally
+from harness.plan import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class CellStarted:
+    cell: Cell
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageReached:
+    """A cell passed into `stage`: launch | ramp | warm-up | steady | drain | stop. `expected_s`: how long, if known."""
+
+    cell: Cell
+    stage: str
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMoved:
+    """The load's counts, about twice a second."""
+
+    cell: Cell
+    tally: LoadTally
+
+
+@dataclass(frozen=True, slots=True)
+class CellEnded:
+    cell: Cell
+    info: CellInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    doubt: Doubt
+
+
+Event = CellStarted | StageReached | LoadMoved | CellEnded | Doubted
+Listener = Callable[[Event], None]

@@ -1,0 +1,1 @@
+"""One file per thing that is recorded from outside the server and the load."""

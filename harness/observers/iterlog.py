@@ -1,0 +1,128 @@
+"""The executor loop's turns, from the server's iteration log: a parser of both known formats, and a tail of a log file.
+
+Known are TensorRT-LLM's format of 2026 (`key = value`, `num_scheduled_requests` third) and the older one, where that
+key stands after the timestamp with a colon. Keys may be added; the order does not matter.
+"""
+
+import ast
+import re
+import threading
+from datetime import datetime
+from pathlib import Path
+
+from contracts.arrow import RecordWriter
+from contracts.clock import NS_PER_S, ClockPair, clock_pair
+from contracts.records import STEPS, StepRow
+
+EVERY_S = 0.5
+_PAIR = re.compile(r"(\w+)\s*[=:]\s*(\{[^}]*\}|[^,{}]+)")
+_STAMPS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S")
+
+
+def parse_line(line: str, clock: ClockPair) -> StepRow | None:
+    """Read one log line; None when it is not an iteration line, or is one cut short. Times in it are local time."""
+    at = line.find("iter = ")
+    if at < 0:
+        return None
+    pairs = {key: value.strip() for key, value in _PAIR.findall(line[at:])}
+    try:
+        states = ast.literal_eval(pairs["states"]) if "states" in pairs else {}
+        fetched, total = _fraction(pairs.get("currank_total_requests"))
+        return StepRow(
+            t_ns=clock.to_monotonic_ns(_realtime_ns(pairs["timestamp"])),
+            iteration=int(pairs["iter"]),
+            rank=int(pairs.get("rank", "0")),
+            host_step_ms=_ms(pairs["host_step_time"]),
+            prev_device_step_ms=_ms_or_none(pairs.get("prev_device_step_time", "N/A")),
+            scheduled_requests=int(pairs["num_scheduled_requests"]),
+            fetched_requests=fetched,
+            fetched_requests_total=total,
+            kv_cache_util=_float_or_none(pairs.get("kv_cache_util", "N/A")),
+            ctx_requests=states.get("num_ctx_requests"),
+            ctx_tokens=states.get("num_ctx_tokens"),
+            generation_tokens=states.get("num_generation_tokens"),
+            new_requests=_int_or_none(pairs.get("new_requests")),
+            rpc_messages=_int_or_none(pairs.get("rpc_messages")),
+            rpc_requests=_int_or_none(pairs.get("rpc_requests")),
+        )
+    except (KeyError, ValueError, SyntaxError):
+        return None
+
+
+def _realtime_ns(text: str) -> int:
+    for stamp in _STAMPS:
+        try:
+            moment = datetime.strptime(text, stamp)  # noqa: DTZ007 - the log's times are local
+        except ValueError:
+            continue
+        return int(moment.replace(microsecond=0).timestamp()) * NS_PER_S + moment.microsecond * 1000
+    raise ValueError(text)
+
+
+def _fraction(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, _, second = text.partition("/")
+    return int(first), int(second)
+
+
+def _ms(text: str) -> float:
+    return float(text.removesuffix("ms"))
+
+
+def _ms_or_none(text: str) -> float | None:
+    return None if text.startswith("N/A") else _ms(text)
+
+
+def _float_or_none(text: str) -> float | None:
+    return None if text == "N/A" else float(text)
+
+
+def _int_or_none(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+class IterationTail:
+    """A thread that follows a server's log and writes steps.arrow as lines come."""
+
+    def __init__(self, log: Path, path: Path, *, every_s: float = EVERY_S) -> None:
+        self._log = log
+        self._writer = RecordWriter(path, STEPS)
+        self._every_s = every_s
+        self._clock = clock_pair()
+        self._position = 0
+        self._rest = b""
+        self.rows = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="iteration_tail", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.catch_up()
+        self._writer.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Read what the log has gained since the last time."""
+        try:
+            with open(self._log, "rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._position += len(data)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            row = parse_line(line.decode("utf-8", "replace"), self._clock)
+            if row is not None:
+                self._writer.append(row)
+                self.rows += 1
+        self._writer.tick()

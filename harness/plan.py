@@ -1,0 +1,96 @@
+"""The plan of a sweep: factors x concurrency x blocks, and the order in which its cells run."""
+
+import itertools
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from contracts.load import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """The load of every cell. Times in s; `duration_s` None means that `requests` end the window.
+
+    `warmup_s` is the least time between the last user's start and the window; the window also waits until as many
+    requests have ended as there are users.
+    """
+
+    drive: str
+    endpoint: str
+    workload: WorkloadSpec
+    duration_s: float | None
+    requests: int | None
+    warmup_s: float
+    ramp_s: float
+    drain_s: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep is going to do. `factors` maps a knob of the server to its values; the first is the baseline."""
+
+    stack: str
+    factors: Mapping[str, Sequence[str]]
+    concurrency: Sequence[int]
+    repeats: int
+    seed: int
+    load: LoadPlan
+    observe: bool
+    quick: bool
+
+    @property
+    def baseline(self) -> dict[str, str]:
+        return {name: values[0] for name, values in self.factors.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        document = asdict(self)
+        load = document.pop("load")
+        workload = load.pop("workload")
+        return {**document, **load, **workload, "workload_seed": workload["seed"], "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Plan":
+        """Rebuild a plan from sweep.json, for --resume."""
+
+        def fields_of(kind: type[Any], **extra: Any) -> dict[str, Any]:
+            return {name: document[name] for name in kind.__dataclass_fields__ if name in document} | extra
+
+        workload = WorkloadSpec(**fields_of(WorkloadSpec, seed=document["workload_seed"]))
+        load = LoadPlan(**fields_of(LoadPlan, workload=workload))
+        return cls(**fields_of(cls, load=load))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One knob setting at one concurrency in one block; `index` is its place in the order, from 1."""
+
+    index: int
+    block: int
+    knobs: Mapping[str, str]
+    concurrency: int
+
+    @property
+    def slug(self) -> str:
+        values = "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", value) for value in self.knobs.values())
+        return f"{self.index:03d}-b{self.block}-c{self.concurrency}" + (f"-{values}" if values else "")
+
+    @property
+    def id(self) -> str:
+        return self.slug[:3]
+
+
+def cells_of(plan: Plan) -> list[Cell]:
+    """Lay the cells out: each block runs every combination once, in an order shuffled by the plan's seed."""
+    rng = random.Random(plan.seed)  # noqa: S311 - a recorded shuffle, not a secret
+    settings = [dict(zip(plan.factors, values, strict=True)) for values in itertools.product(*plan.factors.values())]
+    cells: list[Cell] = []
+    for block in range(1, plan.repeats + 1):
+        combinations = list(itertools.product(settings, plan.concurrency))
+        rng.shuffle(combinations)
+        for knobs, concurrency in combinations:
+            cells.append(Cell(len(cells) + 1, block, knobs, concurrency))
+    return cells

@@ -1,0 +1,51 @@
+"""`loadgen COMMAND`: parses, calls, prints, exits."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from contracts.errors import ToolError
+from loadgen.cli import report, serve, show, sweep
+
+INTERRUPTED = 130
+COMMANDS = (sweep, serve, report, show)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="loadgen",
+        description="Find out why a Python LLM server is slow under load, and prove which knob fixes it.",
+        epilog="example: loadgen sweep --concurrency 2048",
+    )
+    parser.add_argument("--version", action="version", version=f"loadgen {version('loadgen-gil')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return 0 done, 1 finished but something failed, 2 wrong usage or environment, 130 interrupted."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = build_parser().parse_args(words)
+    options.argv = ["loadgen", *words]
+    try:
+        status: int = options.run(options)
+    except ToolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}: cells that were done are kept", file=sys.stderr)
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Option values that argparse has no type for; each error says what was expected."""
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from contracts.errors import UsageError
+
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+def concurrencies(text: str) -> list[int]:
+    """Read `400,2048`: distinct positive user counts, in the given order."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected user counts such as 400,2048") from error
+    if any(value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: a concurrency is at least 1")
+    if len(set(values)) != len(values):
+        raise argparse.ArgumentTypeError(f"{text!r}: each concurrency once, please")
+    return values
+
+
+def positive(text: str) -> float:
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    value = _number(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a fraction from 0 to below 1")
+    return value
+
+
+def count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1") from error
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number") from error
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a finite number")
+    return value
+
+
+def factors(settings: Sequence[str]) -> dict[str, list[str]]:
+    """Read the `--set NAME=V1,V2` options. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        values = text.split(",")
+        if not equals or not _NAME.match(name) or not all(values):
+            raise UsageError(f"--set {setting}: expected NAME=V1,V2,... with an environment variable's name")
+        if name in found:
+            raise UsageError(f"--set {name} was given twice: list its values in one, as in {name}={text},...")
+        if len(set(values)) != len(values):
+            raise UsageError(f"--set {setting}: each value once, please; --repeats repeats")
+        found[name] = values
+    return found

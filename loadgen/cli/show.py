@@ -1,0 +1,63 @@
+"""`loadgen show DIR`: a sweep's figures, cell by cell, for people or (`--json`) for programs."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from analysis.summary import summarise
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "show",
+        help="print a sweep's figures",
+        description=__doc__,
+        epilog="example: loadgen show results/20261129-140000 --json | jq '.cells[].metrics.ttft_ms.p99'",
+    )
+    parser.add_argument("dir", type=Path, metavar="DIR", help="a sweep's folder")
+    parser.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    summary = summarise(options.dir)
+    if options.json:
+        json.dump(summary, sys.stdout, indent=1)
+        print()
+        return 0
+    console = Console(file=sys.stdout)
+    console.print(_table(summary["cells"]))
+    for warning in summary["warnings"]:
+        where = f" [{warning['cell']}]" if warning.get("cell") else ""
+        console.print(
+            f"warning {warning['code']}{where}: {warning['detail']}", highlight=False, markup=False, soft_wrap=True
+        )
+    return 0
+
+
+def _table(cells: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in ("cell", "state", "block", "users", "knobs"):
+        table.add_column(name)
+    for name in ("requests", "errors", "req/s", "tok/s", "TTFT p50", "TTFT p99", "ITL p50", "step ms", "in flight"):
+        table.add_column(name, justify="right")
+    for cell in cells:
+        metrics = cell["metrics"]
+        knobs = " ".join(f"{name}={value}" for name, value in cell["knobs"].items())
+        table.add_row(
+            cell["id"], cell["state"], str(cell["block"]), str(cell["concurrency"]), knobs,
+            _number(cell["requests"]), _number(cell["errors"]), _number(metrics["req_s"], 1),
+            _number(metrics["output_tok_s"]), _number((metrics["ttft_ms"] or {}).get("p50")),
+            _number((metrics["ttft_ms"] or {}).get("p99")), _number((metrics["itl_ms"] or {}).get("p50"), 1),
+            _number((metrics["host_step_ms"] or {}).get("mean"), 1), _number(metrics["in_flight_mean"]),
+        )  # fmt: skip
+    return table
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
