@@ -50,7 +50,7 @@ _TITLES = {
 class CpuUse:
     """Cores burned over the window; None where host.arrow does not tell. `queued` is run-queue delay as a share.
 
-    `one_process` is True when front end and engine share a process, and with it one GIL.
+    `one_process` is True when the executor loop is a thread of the front end's process, and shares its GIL.
     """
 
     load: float | None
@@ -64,19 +64,16 @@ class CpuUse:
 def cpu_use(cell: CellTables) -> CpuUse:
     """Read what each role burned from the host sampler's counters (several processes of a role: the busiest)."""
     processes, threads = _rates(cell, threads=False), _rates(cell, threads=True)
-    roles = {role for role, _, _ in processes}
-    executor = [rates for (role, name, _), rates in threads.items() if role != "load" and is_executor_loop(name)]
-    loop, queued = max(executor, default=(None, None), key=lambda rates: rates[0] or 0.0)
-    engine = _busiest(processes, "rank0")
+    loops = [(rates, role) for (role, name, _), rates in threads.items() if role != "load" and is_executor_loop(name)]
+    (executor, queued), role = max(loops, default=((None, None), ""), key=lambda loop: loop[0][0] or 0.0)
     front_end = _busiest(processes, "proxy")
-    one_process = "rank0" not in roles and bool(roles & {"server", "proxy"})
     return CpuUse(
         load=_busiest(processes, "load"),
         front_end=front_end if front_end is not None else _busiest(processes, "server"),
-        engine=engine,
-        executor=loop,
+        engine=_busiest(processes, "rank0"),
+        executor=executor,
         executor_queued=queued,
-        one_process=one_process,
+        one_process=role in {"proxy", "server"},
     )
 
 
@@ -104,7 +101,8 @@ def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR091
             return Limit("executor_loop", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
         if held >= GIL_BUSY:
             return Limit("gil", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
-    if cpu.front_end is not None and cpu.front_end >= FRONT_END_BUSY and not cpu.one_process:
+    apart = not cpu.one_process and (cpu.engine is not None or cpu.executor is not None)
+    if apart and cpu.front_end is not None and cpu.front_end >= FRONT_END_BUSY:
         left = (
             f"the executor loop burned only {cpu.executor:.2f}" if cpu.executor is not None else "the engine had time"
         )

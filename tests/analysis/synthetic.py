@@ -55,6 +55,7 @@ class Recipe:
     load_cpu: float = 0.2
     lag_ms: float = 0.5
     device_ms: float = 3.0
+    one_process: bool = False
     gil: Mapping[str, int] = field(default_factory=lambda: {"executor_loop": 600, "rpc_server_thread": 200})
     attempts: int = 1000
     sample_errors: int = 0
@@ -230,6 +231,12 @@ def _host(recipe: Recipe, start: int, end: int) -> list[HostRow]:
         ("proxy", 102, None, "python", recipe.proxy_cpu),
         ("load", 103, None, "python", recipe.load_cpu),
     ]
+    if recipe.one_process:  # the layout in which the executor loop is a thread of the front end's process
+        shares = [
+            ("server", 101, None, "python", min(recipe.executor_cpu + recipe.proxy_cpu, 1.0)),
+            ("server", 101, 1010, "executor_loop", recipe.executor_cpu),
+            ("load", 103, None, "python", recipe.load_cpu),
+        ]
     for t in range(start, end, S // 2):
         for role, pid, tid, name, share in shares:
             rows.append(HostRow(t, role, pid, tid, name, int((t - start) * share), (t - start) // 100, 50_000_000))

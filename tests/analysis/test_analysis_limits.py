@@ -33,3 +33,10 @@ def test_the_sentence_carries_the_figures(tmp_path: Path) -> None:
         "The GIL was held 85% of the time, 55% by the executor loop and 30% by others; "
         "a turn takes 10.0 ms against a device step of 3.0 ms."
     )
+
+
+def test_one_process_is_said_to_share_one_gil(tmp_path: Path) -> None:
+    recipe = Recipe(executor_cpu=0.6, proxy_cpu=0.35, gil=SHARED, one_process=True)
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, recipe)])).cells
+    assert cell.limit.name == "gil"
+    assert "share one process and one GIL" in cell.limit.sentence

@@ -142,6 +142,21 @@ def test_a_cut_off_file_gives_the_batches_before_the_cut(tmp_path: Path) -> None
     assert len(load_sweep(tmp_path).per_cell[0].requests) < len(rows)
 
 
+@pytest.mark.parametrize("left", [1, 7, 8, 100])
+def test_a_file_killed_within_its_schema_holds_no_rows(tmp_path: Path, left: int) -> None:
+    write_sweep(tmp_path, [("1", 8, 0, Recipe())])
+    file = SweepFolder(tmp_path).cell_folders()[0].requests()
+    file.write_bytes(file.read_bytes()[:left])
+    assert load_sweep(tmp_path).per_cell[0].requests.empty
+
+
+def test_a_file_that_is_no_arrow_stream_is_refused_by_name(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [("1", 8, 0, Recipe())])
+    SweepFolder(tmp_path).cell_folders()[0].steps.write_text("not a record file")
+    with pytest.raises(FormatError, match=r"steps\.arrow is not an Arrow stream"):
+        load_sweep(tmp_path)
+
+
 def test_missing_and_empty_files_give_empty_frames(tmp_path: Path) -> None:
     write_sweep(tmp_path, [("1", 8, 0, Recipe())])
     folder = SweepFolder(tmp_path).cell_folders()[0]
