@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from harness.reference import log
@@ -85,18 +87,18 @@ class RpcWorker:
             aborted = client_id in self._early_aborts
             if aborted:
                 del self._early_aborts[client_id]
+            else:
+                result = self._results[client_id] = WorkerResult(client_id, request.arrival_time)
         if aborted:
             self._executor.post(Response(client_id, [], 0, is_final=True, finish_reason="cancelled"))
             return
         try:
-            self._enqueue_request(client_id, request)
+            self._enqueue_request(client_id, request, result)
         except Exception as error:  # noqa: BLE001 - border of one request: it must not take its batch along
             self._results.pop(client_id, None)
             self._executor.post(ErrorResponse(client_id, str(error) or repr(error)))
 
-    def _enqueue_request(self, client_id: int, request: GenerationRequest) -> None:
-        result = WorkerResult(client_id, request.arrival_time)
-        self._results[client_id] = result
+    def _enqueue_request(self, client_id: int, request: GenerationRequest, result: WorkerResult) -> None:
         engine_request = EngineRequest(
             client_id,
             list(request.prompt_token_ids),
@@ -173,10 +175,11 @@ class RpcWorker:
             server.stop()
 
 
-def _leave_with_parent() -> None:
-    """End this process when the proxy is gone: its end of our standard input closes."""
+def _leave_with_parent(address: str) -> None:
+    """End this process, and remove the socket's folder, when the proxy is gone: our standard input closes then."""
     while os.read(0, 4096):
         pass
+    shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
     os._exit(1)
 
 
@@ -194,7 +197,7 @@ def _read_line(fd: int) -> bytes:
 def main() -> None:
     """Run rank 0 as a process: settings, address and key come as one JSON line on standard input."""
     task = json.loads(_read_line(0))
-    threading.Thread(target=_leave_with_parent, name="parent_watch", daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(task["address"],), name="parent_watch", daemon=True).start()
     if task["cpus"]:
         os.sched_setaffinity(0, task["cpus"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the proxy ends us in order

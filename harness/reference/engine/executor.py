@@ -37,10 +37,16 @@ class _Launched:
     step: EmulatedStep
 
 
-class _Signal(enum.Enum):
-    """What else may come through the request queue, to wake a loop that waits for work."""
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    """Comes through the request queue, so that it never overtakes the request that it ends."""
 
-    CANCEL = "cancel"
+    request_id: int
+
+
+class _Signal(enum.Enum):
+    """What else may come through the request queue."""
+
     SHUTDOWN = "shutdown"
 
 
@@ -72,9 +78,8 @@ class Executor:
         )
         self._iteration_log = IterationLog(submit_counters)
         self._enqueue_lock = threading.Lock()
-        self._queue: queue.Queue[_Queued | _Signal] = queue.Queue()
+        self._queue: queue.Queue[_Queued | _Cancel | _Signal] = queue.Queue()
         self._next_request_id = 1
-        self._cancelled: deque[int] = deque()
         self._response_ready = threading.Condition()
         self._responses: list[AnyResponse] = []
         self._waiting: deque[_Queued] = deque()
@@ -110,8 +115,7 @@ class Executor:
 
     def cancel(self, request_id: int) -> None:
         """End a request at the next turn of the loop, wherever it is; an unknown id is ignored."""
-        self._cancelled.append(request_id)
-        self._queue.put(_Signal.CANCEL)
+        self._queue.put(_Cancel(request_id))
 
     def await_responses(self, timeout_s: float) -> list[AnyResponse]:
         """Wait until there are responses and take all of them; an empty list after `timeout_s` without any."""
@@ -193,7 +197,6 @@ class Executor:
                 launched = _Launched(batch, self._forward_step(batch))
             if previous is not None:
                 self._process_previous_batch(previous, iteration)
-            self._handle_cancelled()
             now = time.monotonic()
             self._iteration_log.record(self._describe(iteration, batch, previous, new, (now - turn_began) * 1e3))
             turn_began = now
@@ -203,6 +206,7 @@ class Executor:
     def _fetch_new_requests(self, *, idle: bool) -> int:
         """Drain the queue (blocking only when there is nothing to run) and admit what fits."""
         new = 0
+        cancelled: list[int] = []
         block = idle and not self._active and not self._waiting
         while True:
             try:
@@ -216,8 +220,10 @@ class Executor:
             if isinstance(item, _Queued):
                 self._waiting.append(item)
                 new += 1
+            elif isinstance(item, _Cancel):
+                cancelled.append(item.request_id)
         self._fetched += new
-        self._handle_cancelled()
+        self._handle_cancelled(cancelled)
         while self._waiting and self._free_slots:
             queued = self._waiting[0]
             request = ActiveRequest(queued.request_id, queued.request, self._free_slots[-1])
@@ -252,12 +258,9 @@ class Executor:
             self._responses.extend(responses)
             self._response_ready.notify_all()
 
-    def _handle_cancelled(self) -> None:
-        if not self._cancelled:
-            return
+    def _handle_cancelled(self, cancelled: list[int]) -> None:
         ended: list[Response] = []
-        while self._cancelled:
-            request_id = self._cancelled.popleft()
+        for request_id in cancelled:
             request = self._active.get(request_id)
             if request is not None and not request.is_finished:
                 ended.append(self._host.cancel(request))

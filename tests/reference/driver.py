@@ -1,0 +1,148 @@
+"""A reference stack as a subprocess, and an asyncio client of its direct drive that keeps every token."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contracts import direct as wire
+
+
+@dataclass
+class Stack:
+    process: "subprocess.Popen[str]"
+    url: str
+    socket: Path
+    pids: dict[str, int]
+    folder: Path
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+@contextlib.contextmanager
+def running_stack(**env: str) -> Iterator[Stack]:
+    """Start a stack; whatever the test does, it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="t-") as name:
+        folder = Path(name)
+        log = open(folder / "server.log", "w+")  # noqa: SIM115 - closed below, after the process ended
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness.reference.serve", "--port", "0", "--direct-socket", str(folder / "direct")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": name, **env},
+            text=True,
+        )
+        try:
+            yield _ready(process, folder)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            log.close()
+
+
+def _ready(process: "subprocess.Popen[str]", folder: Path) -> Stack:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for line in (folder / "server.log").read_text().splitlines():
+            if line.startswith("READY "):
+                ready = json.loads(line[6:])
+                return Stack(process, ready["url"], folder / "direct", ready["pids"], folder)
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise AssertionError((folder / "server.log").read_text())
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    finish: int = wire.RUNNING
+    error: str | None = None
+    client_id: int | None = None
+    parts: int = 0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class DirectClient:
+    """Submits over the direct drive and files each token under its request."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = wire.FrameReader()
+        self._answers: dict[int, Answer] = {}
+        self._tag = 0
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def connect(cls, path: Path) -> "DirectClient":
+        return cls(*await asyncio.open_unix_connection(str(path)))
+
+    def submit(self, prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = True) -> tuple[int, Answer]:
+        self._tag += 1
+        answer = self._answers[self._tag] = Answer()
+        body = wire.SUBMIT_HEAD.pack(self._tag, max_tokens, ignore_eos)
+        ids = b"".join(token.to_bytes(4, "little", signed=True) for token in prompt)
+        self._writer.write(wire.frame(wire.SUBMIT, body, ids))
+        return self._tag, answer
+
+    def abort(self, tag: int) -> None:
+        self._writer.write(wire.frame(wire.ABORT, wire.TAG.pack(tag)))
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = True) -> Answer:
+        _, answer = self.submit(prompt, max_tokens, ignore_eos=ignore_eos)
+        await asyncio.wait_for(answer.done.wait(), 60)
+        return answer
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        await self._listening
+
+    async def _listen(self) -> None:
+        while data := await self._reader.read(1 << 16):
+            for kind, body in self._frames.feed(data):
+                self._file(kind, body)
+
+    def _file(self, kind: int, body: bytes) -> None:
+        if kind == wire.FAILED:
+            answer = self._answers[wire.TAG.unpack_from(body)[0]]
+            answer.error = body[wire.TAG.size :].decode()
+            answer.done.set()
+            return
+        assert kind == wire.TOKENS
+        (count,) = wire.TAG.unpack_from(body)
+        at = wire.TAG.size + count * wire.ENTRY.size
+        for tag, client_id, tokens, finish, _ in wire.ENTRY.iter_unpack(body[wire.TAG.size : at]):
+            answer = self._answers[tag]
+            assert answer.finish == wire.RUNNING, "a response after the last one"
+            answer.client_id = client_id
+            answer.parts += 1
+            for _ in range(tokens):
+                answer.tokens.append(int.from_bytes(body[at : at + 4], "little", signed=True))
+                at += 4
+            answer.finish = finish
+            if finish != wire.RUNNING:
+                answer.done.set()
+        assert at == len(body)
+
+
+def random_prompt(rng: random.Random, longest: int = 300) -> list[int]:
+    return [rng.randrange(256, 32_000) for _ in range(rng.randint(1, longest))]
