@@ -11,6 +11,7 @@ from contracts.doubts import REMEDIES, Doubt
 
 CLIENT_CPU_LIMIT = 0.90
 LAG_OF_LATENCY = 0.10
+TIMER_GRANULARITY_MS = 2.0
 CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
 SAMPLES_MISSED_LIMIT = 0.10
@@ -56,7 +57,7 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
     if info.state == "failed":
         yield "cell_failed", info.error or "cell.json gives no reason"
     elif info.state != "done":
-        yield "cell_failed", f"its state is {info.state}: it was interrupted"
+        yield "cell_failed", f"{info.state}: {info.error or 'it was interrupted'}"
     if metrics.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in metrics.errors.items())
         yield "requests_failed", f"{metrics.failures} of {metrics.requests} requests: {kinds}"
@@ -78,10 +79,10 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
 
 
 def _client(metrics: CellMetrics, cpu: CpuUse) -> Iterator[tuple[str, str]]:
-    """Saturated: > 0.90 of a core, or the lag's p99 above a tenth of TTFT p50, or its p50 above a tenth of ITL p50.
+    """Saturated: > 0.90 of a core, or the lag's p99 above a tenth of TTFT p50, or its p50 above a tenth of TPOT p50.
 
     Every TTFT holds one lag, so its tail matters there; a gap is the difference of two arrivals, so a rare late
-    wake-up moves few of thousands of gaps and the typical lag counts.
+    wake-up moves few of thousands of gaps and the typical lag counts. A timer's own granularity is no lag.
     """
     used = max((value for value in (metrics.client_cpu_fraction, cpu.load) if value is not None), default=0.0)
     if used > CLIENT_CPU_LIMIT:
@@ -95,10 +96,10 @@ def _client(metrics: CellMetrics, cpu: CpuUse) -> Iterator[tuple[str, str]]:
             "client_saturated",
             f"it woke {lag.p99:.1f} ms late (p99), against a TTFT p50 of {metrics.ttft_ms.p50:.1f} ms",
         )
-    elif metrics.icl_ms and lag.p50 > LAG_OF_LATENCY * metrics.icl_ms.p50:
+    elif metrics.tpot_ms and lag.p50 > max(LAG_OF_LATENCY * metrics.tpot_ms.p50, TIMER_GRANULARITY_MS):
         yield (
             "client_saturated",
-            f"it woke {lag.p50:.1f} ms late (p50), against a chunk gap of {metrics.icl_ms.p50:.1f} ms",
+            f"it woke {lag.p50:.1f} ms late (p50), against a TPOT p50 of {metrics.tpot_ms.p50:.1f} ms",
         )
 
 

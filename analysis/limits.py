@@ -64,7 +64,11 @@ class CpuUse:
 def cpu_use(cell: CellTables) -> CpuUse:
     """Read what each role burned from the host sampler's counters (several processes of a role: the busiest)."""
     processes, threads = _rates(cell, threads=False), _rates(cell, threads=True)
-    loops = [(rates, role) for (role, name, _), rates in threads.items() if role != "load" and is_executor_loop(name)]
+    loops = [
+        (rates, role)
+        for (role, name, _), rates in threads.items()
+        if not role.startswith("load") and is_executor_loop(name)
+    ]
     (executor, queued), role = max(loops, default=((None, None), ""), key=lambda loop: loop[0][0] or 0.0)
     front_end = _busiest(processes, "proxy")
     return CpuUse(
@@ -150,5 +154,10 @@ def _rates(cell: CellTables, *, threads: bool) -> dict[tuple[str, str, int], tup
 
 
 def _busiest(processes: dict[tuple[str, str, int], tuple[float | None, float | None]], role: str) -> float | None:
-    burned = [rate for (name, _, _), (rate, _) in processes.items() if name == role and rate is not None]
+    burned = [rate for (name, _, _), (rate, _) in processes.items() if _is(name, role) and rate is not None]
     return max(burned, default=None)
+
+
+def _is(name: str, role: str) -> bool:
+    """Match a role with or without the number that tells several processes of it apart (load, load1, ...)."""
+    return name.rstrip("0123456789") == role.rstrip("0123456789")

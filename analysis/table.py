@@ -85,7 +85,7 @@ def cells_table(study: Study) -> Table:
 def _fields(cell: CellStudy, knobs: list[str]) -> list[Cell]:
     info = cell.tables.info
     values = dict(cell.tables.setting.pairs)
-    fields = [_text(info.id), _text(info.state), _count(info.block), _count(info.concurrency)]
+    fields = [_text(info.slug), _text(info.state), _count(info.block), _count(info.concurrency)]
     fields += [_knob(values.get(name, "")) for name in knobs]
     for column in _COLUMNS:
         value = column.value(cell.metrics)

@@ -33,7 +33,9 @@ def verdict_table(study: Study) -> VerdictTable:
             effects = [comparison.effect(name, setting, concurrency) for name in HEADLINE]
             known = [effect for effect in effects if effect is not None]
             blocks = max((len(effect.blocks) for effect in known), default=0)
-            rows.append((str(concurrency), setting.label, str(blocks), *(short_effect(effect) for effect in known)))
+            rows.append(
+                (str(concurrency), study.name(setting), str(blocks), *(short_effect(effect) for effect in known))
+            )
     counts = Counter(doubt.code for doubt in study.doubts)
     return VerdictTable(
         sentences=sentences(study),

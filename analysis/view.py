@@ -2,12 +2,12 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from analysis.compare import MEASURES, Effect
-from analysis.plan import Setting
+from analysis.plan import Setting, flatten
 from analysis.plots import forest
 from analysis.section import Section, make_section
 from analysis.study import Study
@@ -212,11 +212,17 @@ def _forests(study: Study) -> Iterable[Plot]:
 def _warnings(study: Study) -> Iterable[WarningGroup]:
     groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
     remedies = {}
+    slugs = {cell.id: cell.tables.info.slug for cell in study.cells}
     for doubt in study.doubts:
-        groups[doubt.code].append((doubt.cell or "the sweep", doubt.detail))
+        groups[doubt.code].append((slugs.get(doubt.cell or "", "the sweep"), doubt.detail))
         remedies[doubt.code] = doubt.remedy
     for code, seen in groups.items():
         yield WarningGroup(code, remedies[code], tuple(seen))
+
+
+def _server_settings(study: Study) -> Mapping[str, str]:
+    """Take what the server of the first cell said of itself, where sweep.json has no word on it."""
+    return next((flatten(cell.tables.info.server) for cell in study.cells if cell.tables.info.server), {})
 
 
 def _facts(study: Study) -> Iterable[Facts]:
@@ -228,7 +234,7 @@ def _facts(study: Study) -> Iterable[Facts]:
         ("Versions", info.versions),
         ("Plan", plan),
         ("Placement of the first cell", placement),
-        ("Stack settings", info.stack_settings),
+        ("Stack settings", info.stack_settings or _server_settings(study)),
         ("Git", info.git),
     ):
         if facts:

@@ -53,6 +53,7 @@ class Recipe:
     executor_cpu: float = 0.9
     proxy_cpu: float = 0.3
     load_cpu: float = 0.2
+    second_load_cpu: float = 0.0
     lag_ms: float = 0.5
     device_ms: float = 3.0
     one_process: bool = False
@@ -231,6 +232,8 @@ def _host(recipe: Recipe, start: int, end: int) -> list[HostRow]:
         ("proxy", 102, None, "python", recipe.proxy_cpu),
         ("load", 103, None, "python", recipe.load_cpu),
     ]
+    if recipe.second_load_cpu:
+        shares.append(("load1", 104, None, "python", recipe.second_load_cpu))
     if recipe.one_process:  # the layout in which the executor loop is a thread of the front end's process
         shares = [
             ("server", 101, None, "python", min(recipe.executor_cpu + recipe.proxy_cpu, 1.0)),

@@ -65,6 +65,10 @@ def test_a_failed_cell_gives_its_reason(tmp_path: Path) -> None:
     assert (doubt.code, doubt.detail) == ("cell_failed", "port 8000 in use")
 
 
+def test_a_timers_granularity_does_not_make_a_client_saturated(tmp_path: Path) -> None:
+    assert "client_saturated" not in codes(one(tmp_path, Recipe(lag_ms=1.5)))
+
+
 def test_two_blocks_are_few_and_a_missing_cell_leaves_a_block_incomplete(tmp_path: Path) -> None:
     write_sweep(tmp_path, [(value, 8, block, Recipe()) for block in range(2) for value in ("1", "32")][:3])
     assert {"few_repeats", "blocks_incomplete"} <= codes(tmp_path)

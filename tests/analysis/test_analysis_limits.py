@@ -35,6 +35,12 @@ def test_the_sentence_carries_the_figures(tmp_path: Path) -> None:
     )
 
 
+def test_the_busiest_of_several_load_processes_counts(tmp_path: Path) -> None:
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, Recipe(second_load_cpu=0.97))])).cells
+    assert cell.limit is not None
+    assert cell.limit.name == "client"
+
+
 def test_one_process_is_said_to_share_one_gil(tmp_path: Path) -> None:
     recipe = Recipe(executor_cpu=0.6, proxy_cpu=0.35, gil=SHARED, one_process=True)
     (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, recipe)])).cells
