@@ -105,7 +105,7 @@ class DirectLink:
     def submit(self, prompt: bytes, max_tokens: int, *, ignore_eos: bool = True, on_first: FirstToken) -> Flight:
         """Send a request (its prompt as int32 token ids); what comes back arrives by itself.
 
-        Raises Trouble when the connection cannot be made or is lost while sending.
+        Raises Trouble when the connection cannot be made; whatever happens later is told by `wait`.
         """
         flight = Flight(next(self._tags) % _TAGS, on_first, keep_tokens=self._keep_tokens)
         data = frame(SUBMIT, SUBMIT_HEAD.pack(flight.tag, max_tokens, ignore_eos), prompt)
@@ -116,9 +116,14 @@ class DirectLink:
             self._flights[flight.tag] = flight
             flight.sent_ns = monotonic_ns()
             try:
-                held.sendall(data)
+                with gevent.Timeout(self._read_timeout_s, TimeoutError("the server stopped reading")):
+                    held.sendall(data)
             except OSError as error:
-                self._lose(held, kinds.CLOSED_EARLY, f"{self._path}: while sending: {error}")
+                kind = kinds.READ_TIMEOUT if isinstance(error, TimeoutError) else kinds.CLOSED_EARLY
+                self._lose(held, kind, f"{self._path}: while sending: {error}")
+            except BaseException:  # this greenlet was killed, perhaps in the middle of a frame
+                self._lose(held, kinds.CANCELLED, f"{self._path}: cut while sending")
+                raise
         return flight
 
     def wait(self, flight: Flight) -> None:

@@ -189,6 +189,8 @@ class HttpConnection:
             self._end(kinds.READ_TIMEOUT, "the server stopped reading the request")
         except OSError as error:
             self._end(kinds.CLOSED_EARLY, f"while sending: {error}")
+        if view:  # answered before it was asked in full: the rest must not be taken for the next request
+            self.close()
 
     def _on_readable(self) -> None:
         """Run in the event loop: take what is there, stamp it once, parse it."""

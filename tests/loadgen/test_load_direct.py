@@ -1,5 +1,6 @@
 """The direct drive's client against a real server, in plain gevent."""
 
+import socket
 import struct
 from pathlib import Path
 
@@ -114,6 +115,17 @@ def test_a_cancelled_request_is_aborted_at_the_server_and_the_others_go_on(tmp_p
     assert first.outcome(40).error_kind == kinds.UNFINISHED
     assert second.outcome(40).error_kind is None
     assert second.outcome(40).output_tokens == 40
+
+
+def test_a_server_that_stops_reading_ends_in_a_read_timeout(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "socket"))
+        deaf.listen()
+        link = link_to(tmp_path / "socket", read_timeout_s=0.3)
+        flight = link.submit(bytes(16 << 20), 40, on_first=lambda _: None)
+        link.wait(flight)
+        link.close()
+    assert flight.outcome(40).error_kind == kinds.READ_TIMEOUT
 
 
 def test_closing_the_link_cancels_what_is_in_flight(tmp_path: Path) -> None:

@@ -136,6 +136,29 @@ def test_a_server_that_stops_reading_ends_in_a_read_timeout() -> None:
     assert outcome.error_kind == kinds.READ_TIMEOUT
 
 
+def test_an_answer_before_the_whole_request_was_sent_closes_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            for _ in range(2):
+                held, _ = listener.accept()
+                with held:
+                    held.recv(1)
+                    held.sendall(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 3\r\n\r\nbig")
+                    with contextlib.suppress(OSError):
+                        while held.recv(1 << 20) and not over.is_set():
+                            over.wait(0.01)
+
+        over = threading.Event()
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        caller = caller_for(f"http://127.0.0.1:{listener.getsockname()[1]}", "x" * (16 << 20))
+        outcomes = [ask(caller, n) for n in range(2)]
+        over.set()
+        thread.join()
+    assert {(outcome.error_kind, outcome.status) for outcome in outcomes} == {(kinds.HTTP_4XX, 413)}
+
+
 def test_a_head_without_end_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import UsageError
@@ -188,6 +188,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(JSON | st.binary(max_size=20), max_size=5), st.sampled_from(["completions", "chat"]))
 def test_no_document_whatever_its_types_raises(documents: list[Any], endpoint: str) -> None:
     reading = StreamReading(endpoint, lambda _: None)

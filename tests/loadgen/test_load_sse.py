@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.sse import SseError, SseEvent, SseParser
@@ -34,12 +34,14 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
 
 
+@settings(deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 400), max_size=30), st.sampled_from([b"", b"\xef\xbb\xbf"]))
 def test_any_split_of_the_bytes_gives_the_same_events(stream: bytes, places: list[int], mark: bytes) -> None:
     data = mark + stream
     assert parse(*cut(data, places)) == parse(data)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=12))
 def test_arbitrary_bytes_never_raise(pieces: list[bytes]) -> None:
     parse(*pieces)
