@@ -44,30 +44,36 @@ class Course:
 
 
 def distribution(samples: Sequence[Sample], *, key: str, title: str, label: str, log: bool) -> Plot:
-    """Draw the cumulative distribution of each setting: all blocks together bold, each block thin behind it."""
+    """Draw the cumulative distribution of each setting: all blocks together bold, each block thin behind it.
+
+    A linear axis ends where all but a few in a thousand lie, and says how far the rest reaches.
+    """
     drawn = [sample for sample in samples if any(len(block) for block in sample.blocks)]
+    pooled = [np.concatenate(sample.blocks) for sample in drawn]
+    longest = max((float(values.max()) for values in pooled), default=0.0)
+    end = min(longest * 1.03, 1.25 * max((float(np.percentile(values, 99.5)) for values in pooled), default=1.0))
     told = []
 
     def draw_on(axes: Any) -> None:
-        for sample in drawn:
+        for sample, values in zip(drawn, pooled, strict=True):
             colour, style = series_colour(sample.index), line_style(sample.index)
             for block in sample.blocks:
                 if len(block) and len(sample.blocks) > 1:
                     axes.plot(*_cumulative(block, BLOCK_POINTS), color=colour, linewidth=0.7, alpha=0.4)
-            axes.plot(*_cumulative(np.concatenate(sample.blocks), POINTS), color=colour, linestyle=style)
+            axes.plot(*_cumulative(values, POINTS), color=colour, linestyle=style)
         axes.set_ylim(0, 1.02)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1])
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.set_ylabel("share at or below")
-        axes.set_xlabel(label)
+        axes.set_xlabel(label if log or longest <= end else f"{label} (longest {number(longest)})")
         if log:
             _log_time(axes)
         else:
-            axes.set_xlim(left=0)
+            axes.set_xlim(0, end)
             axes.xaxis.set_major_locator(MaxNLocator(6))
 
-    for sample in drawn:
-        p50, p90, p99 = np.percentile(np.concatenate(sample.blocks), (50, 90, 99))
+    for sample, values in zip(drawn, pooled, strict=True):
+        p50, p90, p99 = np.percentile(values, (50, 90, 99))
         told.append(f"{sample.setting.short}: p50 {number(p50)}, p90 {number(p90)}, p99 {number(p99)}")
     return draw(draw_on, key=key, title=title, description=f"{label}. {'; '.join(told) or 'no data'}.")
 

@@ -222,7 +222,8 @@ def _warnings(study: Study) -> Iterable[WarningGroup]:
 
 def _server_settings(study: Study) -> Mapping[str, str]:
     """Take what the server of the first cell said of itself, where sweep.json has no word on it."""
-    return next((flatten(cell.tables.info.server) for cell in study.cells if cell.tables.info.server), {})
+    told = next((cell.tables.info.server for cell in study.cells if cell.tables.info.server), {})
+    return flatten(told.get("settings", told))
 
 
 def _facts(study: Study) -> Iterable[Facts]:
