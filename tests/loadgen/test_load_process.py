@@ -326,7 +326,7 @@ crew = Crew(workload, recorder, callers, "submit", 2, 0, 100.0, lambda: None)
 environment = LoadEnvironment(crew, DirectUser)
 runner = environment.create_local_runner()
 runner.start(2, spawn_rate=100)
-while len(rows) < 20:
+while len(rows) < 6:
     runner.greenlet.join(0.05)
 crew.stopping = True
 while recorder.in_flight:
