@@ -41,7 +41,7 @@ class LoadCrew:
         self._log = log
         self._heard: queue.Queue[_Heard] = queue.Queue()
         self._progress: dict[int, dict[str, Any]] = {}
-        self._finished: set[int] = set()
+        self._said: dict[str, set[int]] = {}
         self._children = [
             Child(guard, [sys.executable, "-m", "loadgen.process"], log=log, cpus=cpus, pipes=True) for _ in specs
         ]
@@ -97,35 +97,32 @@ class LoadCrew:
         each: Callable[[], None] = lambda: None,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Listen until every process has said `event`, or until `enough()`; `each` is called at least twice a second.
+        """Listen until every process has said `event` once, now or earlier, or until `enough()`.
+
+        `each` is called at least twice a second.
 
         Raises LoadError when a process reports an error, dies or breaks the protocol, or when `timeout_s` is over.
         """
-        missing = set(range(len(self._children)))
         deadline = time.monotonic() + timeout_s
-        while missing and not enough():
+        while len(self._said.get(event, ())) < len(self._children) and not enough():
             left = deadline - time.monotonic()
             if left <= 0:
                 raise LoadError(f"{stage}: the load did not get there within {timeout_s:g} s (waited for {event!r})")
             with contextlib.suppress(queue.Empty):
-                heard = self._heard.get(timeout=min(left, 0.25))
-                if self._note(heard) == event:
-                    missing.discard(heard.worker)
+                self._note(self._heard.get(timeout=min(left, 0.25)))
             each()
 
-    def _note(self, heard: _Heard) -> str:
+    def _note(self, heard: _Heard) -> None:
         if heard.event is None:
-            if heard.worker in self._finished:
-                return ""
+            if heard.worker in self._said.get("done", ()):
+                return
             status = self._children[heard.worker].popen.poll()
             raise LoadError(f"load process {heard.worker} ended (status {status}):\n{last_lines(self._log)}")
         if heard.event.event == "error":
             raise LoadError(f"load process {heard.worker}: {heard.event.data.get('message', 'unknown error')}")
-        if heard.event.event == "done":
-            self._finished.add(heard.worker)
+        self._said.setdefault(heard.event.event, set()).add(heard.worker)
         if heard.event.event in {"progress", "done"}:
             self._progress.setdefault(heard.worker, {}).update(heard.event.data)
-        return heard.event.event
 
     def stop(self, grace_s: float) -> None:
         """End the processes: a closed input tells them that we are gone."""

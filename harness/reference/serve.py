@@ -24,6 +24,7 @@ from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import KNOBS, ReferenceSettings
 
 BACKLOG = 4096
+INTERRUPTED = 130
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,21 +63,22 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers' re-raise: SIGINT and SIGTERM end the stack cleanly, with status 0."""
+    """Uvicorn that leaves signals to `_serve`, and says when it accepts requests."""
+
+    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
+        super().__init__(config)
+        self._announcement = announcement
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, self._leave)
-        try:
-            yield
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
+        yield
 
-    def _leave(self) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        print(self._announcement, flush=True)
+
+    def leave(self) -> None:
+        """End in order; asked twice, at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
@@ -84,12 +86,17 @@ class _Server(uvicorn.Server):
 async def _serve(options: argparse.Namespace, settings: ReferenceSettings, listener: socket.socket) -> None:
     proxy = RpcProxy(settings, rank0_cpus=_cpus(options.rank0_cpus))
     direct: asyncio.AbstractServer | None = None
+    loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
+    assert starting is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, starting.cancel)
     try:
         await asyncio.to_thread(proxy.start)
         perf = PerfLog(settings.perf_metrics_max_requests)
         app = HttpFrontend(proxy, settings, perf).build()
         if options.direct_socket:
-            direct = await asyncio.get_running_loop().create_unix_server(
+            direct = await loop.create_unix_server(
                 lambda: DirectConnection(proxy, settings, perf), options.direct_socket
             )
             os.chmod(options.direct_socket, 0o600)  # noqa: PTH101
@@ -100,8 +107,10 @@ async def _serve(options: argparse.Namespace, settings: ReferenceSettings, liste
         where = f"[{host}]" if ":" in host else host
         info = await proxy.info()
         ready = {"url": f"http://{where}:{port}", "pids": {"proxy": os.getpid(), "rank0": info.pid}}
-        print("READY " + json.dumps(ready), flush=True)
-        await _Server(config).serve(sockets=[listener])
+        server = _Server(config, "READY " + json.dumps(ready))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, server.leave)
+        await server.serve(sockets=[listener])
     finally:
         if direct is not None:
             direct.close()
@@ -116,11 +125,13 @@ def _cpus(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit status."""
+    """Serve until SIGINT or SIGTERM; return 0, or 130 when the signal came before the stack was up."""
     settings = settings_from(options)
     listener = _listen(options.host, options.port)
     try:
         asyncio.run(_serve(options, settings, listener))
+    except asyncio.CancelledError:
+        return INTERRUPTED
     except RPCError as error:
         raise ToolError(f"the reference stack did not start: {error}") from error
     finally:

@@ -24,6 +24,7 @@ DEFAULT_CONCURRENCY = [400, 2048]
 STACKS = {"reference": ReferenceStack}
 EXIT = {sweeps.DONE: 0, sweeps.FAILED: 1, sweeps.INTERRUPTED: 130}
 RAMP_USERS_PER_S = 700
+MIN_RAMP_S = 0.2
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -88,7 +89,7 @@ def plan_from(options: argparse.Namespace) -> Plan:
         duration_s=duration,
         requests=options.requests,
         warmup_s=warmup,
-        ramp_s=max(1.0, max(concurrency) / RAMP_USERS_PER_S),
+        ramp_s=max(MIN_RAMP_S, max(concurrency) / RAMP_USERS_PER_S),
         drain_s=options.drain,
         workers=options.workers,
     )
