@@ -1,7 +1,6 @@
 """`loadgen sweep`: launch the stack over knob values and concurrencies, load it, watch it, compare."""
 
 import argparse
-import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -130,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 def _conclude(folder: SweepFolder, outcome: str, console: Console) -> int:
     if folder.cell_folders():
         report = write_report(folder.path)
-        print_verdict(folder.path, Console(file=sys.stdout))
+        print_verdict(folder.path)
         print(f"report: {report}")
     if outcome == sweeps.INTERRUPTED:
         console.print(f"interrupted; go on with: loadgen sweep --resume {folder.path}", highlight=False)

@@ -1,23 +1,29 @@
 """The few lines that a sweep ends with on the terminal."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from analysis.summary import verdict_lines
 
+PLAIN_WIDTH = 120
 
-def print_verdict(folder: Path, console: Console) -> None:
-    """Print what the sweep found: the sentences, then a table of effects."""
+
+def print_verdict(folder: Path) -> None:
+    """Print on stdout what the sweep found: the sentences, a table of effects, and which warnings it carries."""
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     verdict = verdict_lines(folder)
     for sentence in verdict.sentences:
         console.print(sentence, highlight=False, markup=False)
-    if not verdict.rows:
-        return
-    table = Table(box=None, header_style="bold")
-    for name in verdict.columns:
-        table.add_column(name)
-    for row in verdict.rows:
-        table.add_row(*row)
-    console.print(table)
+    if verdict.rows:
+        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+        for name in verdict.columns:
+            table.add_column(name, overflow="fold")
+        for row in verdict.rows:
+            table.add_row(*(Text(value) for value in row))
+        console.print(table)
+    if verdict.warnings:
+        console.print(f"warnings: {', '.join(verdict.warnings)}", highlight=False, markup=False)
