@@ -105,8 +105,9 @@ class StepRow:
     """One turn of the executor loop, from the server's iteration log.
 
     `t_ns` is the log line's own time, at the end of the turn. `fetched_requests` and `fetched_requests_total` count the
-    requests taken from the queue so far, by this rank and by all ranks. `new_requests` and `rpc_messages` (requests taken from
-    the queue in this turn, submit messages received since the last line) are None where the server does not say.
+    requests taken from the queue so far, by this rank and by all ranks. `new_requests` are those of this turn;
+    `rpc_messages` and `rpc_requests` the submit messages received since the last line, and the requests in them (None
+    where the server does not say).
     """
 
     t_ns: int

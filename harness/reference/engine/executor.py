@@ -68,7 +68,7 @@ class Executor:
         self._blocks = BlockManager(
             settings.kv_cache_blocks, settings.tokens_per_block, settings.max_batch_size, settings.max_seq_len
         )
-        self._host = _make_host(settings, self._blocks)
+        self._host = make_host(settings, self._blocks)
         self._device = EmulatedDevice(
             settings.max_batch_size,
             base_ms=settings.device_base_ms,
@@ -303,7 +303,7 @@ class Executor:
         )
 
 
-def _make_host(settings: ReferenceSettings, blocks: BlockManager) -> HostWork:
+def make_host(settings: ReferenceSettings, blocks: BlockManager) -> HostWork:
     if settings.host_work == "lean":
         return LeanHost(
             blocks,

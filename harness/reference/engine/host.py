@@ -8,6 +8,7 @@ from harness.reference.engine.device import StepInputs
 from harness.reference.engine.inputs import InputPreparer
 from harness.reference.engine.request import ActiveRequest, State
 from harness.reference.engine.resources import InflightIds, KvCacheManager
+from harness.reference.engine.responses import ResponseMaker, final_response
 from harness.reference.engine.sampler import SamplePlan, Sampler
 from harness.reference.engine.scheduler import Batch, CapacityScheduler, MicroBatchScheduler
 from harness.reference.types import Response
@@ -36,18 +37,6 @@ class HostWork(Protocol):
     def respond(self, batch: Batch) -> list[Response]: ...
 
 
-def final_response(request: ActiveRequest) -> Response:
-    """Build the response that ends a request; it carries the timing when that was asked for."""
-    return Response(
-        client_id=request.client_id,
-        token_ids=request.take_pending(),
-        decoding_iter=request.decoding_iter,
-        is_final=True,
-        finish_reason=request.finish_reason,
-        timing=request.timing if request.wants_timing else None,
-    )
-
-
 class FaithfulHost:
     """Python objects and Python loops, one request at a time."""
 
@@ -59,7 +48,7 @@ class FaithfulHost:
         self._resources = (KvCacheManager(blocks), InflightIds())
         self._inputs = InputPreparer(blocks)
         self._sampler = Sampler(max_seq_len)
-        self._stream_interval = stream_interval
+        self._responses = ResponseMaker(stream_interval)
         self.last_plan: SamplePlan | None = None
 
     def admit(self, request: ActiveRequest) -> None:
@@ -93,23 +82,7 @@ class FaithfulHost:
 
     def respond(self, batch: Batch) -> list[Response]:
         """Create the step's response list, then give back what the step held."""
-        responses: list[Response] = []
-        for requests in (batch.context, batch.generation):
-            for request in requests:
-                if request.is_dummy or request.slot < 0:
-                    continue
-                response = self._create_response(request)
-                if response is not None:
-                    responses.append(response)
+        responses = self._responses.create(batch)
         for manager in self._resources:
             manager.update(batch)
         return responses
-
-    def _create_response(self, request: ActiveRequest) -> Response | None:
-        if not request.should_respond(self._stream_interval):
-            return None
-        if request.is_finished:
-            return final_response(request)
-        return Response(
-            client_id=request.client_id, token_ids=request.take_pending(), decoding_iter=request.decoding_iter
-        )

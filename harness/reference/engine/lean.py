@@ -6,8 +6,8 @@ import numpy as np
 
 from harness.reference.engine.blocks import BlockManager
 from harness.reference.engine.device import Ints, StepInputs
-from harness.reference.engine.host import final_response
 from harness.reference.engine.request import ActiveRequest, State
+from harness.reference.engine.responses import final_response
 from harness.reference.engine.scheduler import Batch
 from harness.reference.types import Response, monotonic_s
 

@@ -66,8 +66,8 @@ class _Core:
 
     __slots__ = (
         "beam_tokens", "client_id", "context_position", "decoding_iter", "draft_tokens", "end_id", "finish_reasons",
-        "is_dummy", "lora_task_id", "max_new_tokens", "prompt_len", "request_id", "sampling", "slot", "state",
-        "streaming",
+        "is_dummy", "is_generation_only", "lora_task_id", "max_new_tokens", "prompt_len", "request_id", "sampling",
+        "slot", "state", "streaming",
     )  # fmt: skip
 
     def __init__(self, request_id: int, request: EngineRequest, slot: int) -> None:
@@ -88,6 +88,7 @@ class _Core:
         self.finish_reasons: list[str | None] = [None]
         self.lora_task_id: int | None = None
         self.is_dummy = False
+        self.is_generation_only = False
 
 
 class ActiveRequest:
@@ -101,6 +102,7 @@ class ActiveRequest:
 
     __slots__ = (
         "_core",
+        "accepted_draft_tokens",
         "batch_index",
         "blocks",
         "launched",
@@ -112,6 +114,7 @@ class ActiveRequest:
         "responded_iter",
         "return_context_logits",
         "return_generation_logits",
+        "rewind_len",
         "stop_token_ids",
         "timing",
         "wants_timing",
@@ -129,6 +132,8 @@ class ActiveRequest:
         self.return_generation_logits = params.return_generation_logits
         self.multimodal_data: object = None
         self.batch_index: int | None = None
+        self.accepted_draft_tokens = 0
+        self.rewind_len = 0
         self.blocks: list[int] = []
         self.pending_tokens: list[int] = []
         self.launched = 0
@@ -195,6 +200,15 @@ class ActiveRequest:
     @property
     def is_dummy(self) -> bool:
         return self._core.is_dummy
+
+    @property
+    def is_generation_only(self) -> bool:
+        """Say whether the prompt was read elsewhere and its cache arrives by transfer."""
+        return self._core.is_generation_only
+
+    @property
+    def beam_width(self) -> int:
+        return self._core.sampling.beam_width
 
     @property
     def lora_task_id(self) -> int | None:

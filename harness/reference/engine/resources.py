@@ -1,7 +1,7 @@
 """What a step's requests must own before it is launched, and what they give back after it."""
 
 from harness.reference.engine.blocks import BlockManager
-from harness.reference.engine.request import ActiveRequest
+from harness.reference.engine.request import ActiveRequest, State
 from harness.reference.engine.scheduler import Batch
 
 
@@ -23,8 +23,8 @@ class KvCacheManager:
     def update(self, batch: Batch) -> None:
         """Take back the room of draft tokens that were not accepted."""
         for request in batch.generation:
-            if not request.is_finished and request.num_draft_tokens():
-                self.rewind(request, request.num_draft_tokens())
+            if request.state is not State.COMPLETE and request.rewind_len > 0:
+                self.rewind(request, request.rewind_len)
 
     def rewind(self, request: ActiveRequest, tokens: int) -> None:
         self._blocks.shrink(request, request.num_tokens() - tokens)

@@ -11,18 +11,28 @@ from harness.reference.engine.request import ActiveRequest
 from harness.reference.engine.scheduler import Batch
 from harness.reference.types import monotonic_s
 
+Positions = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 Strategy = tuple[str, float, int, float]
 GREEDY: Strategy = ("greedy", 0.0, 1, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """For each strategy the batch positions that use it, and where a minimum length still forbids the end token."""
+    """What the device's sampler is told: for each strategy the batch positions that use it, then per request.
 
-    groups: dict[Strategy, "np.ndarray[tuple[int, ...], np.dtype[np.int32]]"]
-    slots: "np.ndarray[tuple[int, ...], np.dtype[np.int32]]"
-    steps: "np.ndarray[tuple[int, ...], np.dtype[np.int32]]"
+    `offsets` is where a request's logits begin when each has a row per step and beam; `forbid_end` names the positions
+    where a minimum length still forbids the end token; `seeds` the random seeds of those that brought one.
+    """
+
+    groups: dict[Strategy, Positions]
+    slots: Positions
+    steps: Positions
+    beams: Positions
+    generated: Positions
+    offsets: Positions
+    wants_logprobs: Positions
     forbid_end: list[int]
+    seeds: dict[int, int]
 
 
 class Sampler:
@@ -35,21 +45,37 @@ class Sampler:
         groups: dict[Strategy, list[int]] = {}
         slots: list[int] = []
         steps: list[int] = []
+        beams: list[int] = []
+        generated: list[int] = []
+        wants_logprobs: list[bool] = []
         forbid_end: list[int] = []
+        seeds: dict[int, int] = {}
         position = 0
         for requests in (batch.context, batch.generation):
             for request in requests:
                 groups.setdefault(self._strategy(request), []).append(position)
                 slots.append(request.slot)
                 steps.append(1 + request.num_draft_tokens())
-                if request.min_new_tokens and request.num_tokens() - request.prompt_len < request.min_new_tokens:
+                beams.append(request.beam_width)
+                generated.append(request.num_tokens() - request.prompt_len)
+                wants_logprobs.append(request.logprobs is not None)
+                if request.min_new_tokens and generated[-1] < request.min_new_tokens:
                     forbid_end.append(position)
+                seed = request.sampling.random_seed
+                if seed is not None:
+                    seeds[position] = seed[0]
                 position += 1
+        rows = np.array(steps, dtype=np.int32) * np.array(beams, dtype=np.int32)
         return SamplePlan(
             groups={strategy: np.array(members, dtype=np.int32) for strategy, members in groups.items()},
             slots=np.array(slots, dtype=np.int32),
             steps=np.array(steps, dtype=np.int32),
+            beams=np.array(beams, dtype=np.int32),
+            generated=np.array(generated, dtype=np.int32),
+            offsets=np.cumsum(rows, dtype=np.int32) - rows,
+            wants_logprobs=np.array(wants_logprobs, dtype=np.int32),
             forbid_end=forbid_end,
+            seeds=seeds,
         )
 
     def _strategy(self, request: ActiveRequest) -> Strategy:
@@ -82,13 +108,22 @@ class Sampler:
                 position += 1
                 if request.is_finished:  # it ended while this step was under way; the step's token is void
                     continue
-                total = request.add_token(token)
+                total = self._append(request, token)
                 request.decoding_iter += 1
                 self._handle_logits(request)
                 if self._meets_stop_criteria(request, token, total):
                     finished.append(request)
                 self._note_times(request, now, iteration)
         return finished
+
+    def _append(self, request: ActiveRequest, token: int) -> int:
+        """Append to every beam; without a draft model nothing was accepted and nothing is rewound."""
+        total = 0
+        for beam in range(request.beam_width):
+            total = request.add_token(token, beam)
+        request.accepted_draft_tokens = 0
+        request.rewind_len = request.num_draft_tokens()
+        return total
 
     def _handle_logits(self, request: ActiveRequest) -> None:
         if request.logprobs is not None or request.return_context_logits or request.return_generation_logits:

@@ -1,0 +1,27 @@
+"""What the benchmarks share: the fixed loop that tells how fast the machine is just now, and spreads."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+LOOP_ITERATIONS = 120_000
+REFERENCE_LOOP_MS = 7.1  # the loop's median on the machine whose figures docs/reference-stack.md compares with
+
+
+def fixed_loop_ms() -> float:
+    """Time a loop of pure Python: the measure of this machine's speed at this moment."""
+    began = time.perf_counter()
+    x = 0
+    for i in range(LOOP_ITERATIONS):
+        x += i & 7
+    return (time.perf_counter() - began) * 1e3
+
+
+def scale() -> float:
+    """Return the factor that turns a time taken now into one on the machine of the reference figures."""
+    return REFERENCE_LOOP_MS / min(fixed_loop_ms() for _ in range(3))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Write `median (least-most)`."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
