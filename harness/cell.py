@@ -72,7 +72,7 @@ class CellRunner:
         """
         shutil.rmtree(folder.path, ignore_errors=True)
         folder.path.mkdir(parents=True)
-        placement, doubts = place(available_cpus(), one_process=self._stack.one_process(cell.knobs))
+        placement, doubts = self._place(cell)
         info = CellInfo(
             id=cell.id,
             slug=cell.slug,
@@ -98,6 +98,11 @@ class CellRunner:
             info = _closed(info, outcome, "done", None)
         folder.write(info)
         return info
+
+    def _place(self, cell: Cell) -> tuple[Placement, tuple[Doubt, ...]]:
+        if not self._stack.placeable:
+            return Placement(), (Doubt("cpu_shared", "the server was started elsewhere: nothing is pinned"),)
+        return place(available_cpus(), one_process=self._stack.one_process(cell.knobs))
 
     def _run(self, cell: Cell, folder: CellFolder, placement: Placement, outcome: _Outcome) -> None:
         with ExitStack() as cleanup:

@@ -41,11 +41,15 @@ class RunningServer(Protocol):
 
 
 class Stack(Protocol):
-    """A kind of server. `check_knob` raises UsageError before anything is started."""
+    """A kind of server. `check_knob` raises UsageError before anything is started.
+
+    `writes_steps`: its log has iteration lines. `placeable`: we start it, so its cores are ours to choose.
+    """
 
     name: str
     drives: tuple[str, ...]
     writes_steps: bool
+    placeable: bool
 
     def check_knob(self, name: str, value: str) -> None: ...
 

@@ -72,6 +72,7 @@ class ReferenceStack:
     name = "reference"
     drives: tuple[str, ...] = ("rpc", "http")
     writes_steps = True
+    placeable = True
 
     def check_knob(self, name: str, value: str) -> None:
         knob = _KNOBS.get(name)

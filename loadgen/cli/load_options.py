@@ -1,0 +1,51 @@
+"""The load's options, shared by `sweep` and `run`, and the plan they make."""
+
+import argparse
+
+from contracts.load import WorkloadSpec
+from harness.plan import LoadPlan
+from loadgen.cli import parsing
+
+RAMP_USERS_PER_S = 700
+MIN_RAMP_S = 0.2
+
+
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--duration", type=parsing.positive, metavar="S", help="steady window, s (default: 20)")
+    length.add_argument("--requests", type=parsing.count, metavar="N", help="end the window after so many requests")
+    parser.add_argument("--warmup", type=parsing.not_negative, metavar="S", help="least warm-up, s (default: 4)")
+    parser.add_argument("--drain", type=parsing.positive, metavar="S", default=60.0, help="time to end what runs (60)")
+    parser.add_argument(
+        "--isl", type=parsing.count, metavar="N", default=4096, help="prompt tokens, mean (%(default)s)"
+    )
+    parser.add_argument("--osl", type=parsing.count, metavar="N", default=64, help="output tokens, mean (%(default)s)")
+    parser.add_argument(
+        "--spread", type=parsing.fraction, metavar="F", default=0.1, help="lengths are uniform within +-F (0.1)"
+    )
+    parser.add_argument(
+        "--endpoint", choices=["completions", "chat"], default="completions", help="over HTTP (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order and the prompts (%(default)s)")
+    parser.add_argument("--workers", type=parsing.count, metavar="N", default=1, help="load processes (%(default)s)")
+    parser.add_argument("--no-observe", action="store_true", help="without py-spy and the host sampler")
+
+
+def load_plan(
+    options: argparse.Namespace, drive: str, concurrency: list[int], *, duration_s: float, warmup_s: float
+) -> LoadPlan:
+    """Make the load's plan; `duration_s` and `warmup_s` hold where the options say nothing."""
+    workload = WorkloadSpec(
+        isl=options.isl, osl=options.osl, isl_spread=options.spread, osl_spread=options.spread, seed=options.seed
+    )
+    return LoadPlan(
+        drive=drive,
+        endpoint=options.endpoint,
+        workload=workload,
+        duration_s=options.duration or (None if options.requests else duration_s),
+        requests=options.requests,
+        warmup_s=warmup_s if options.warmup is None else options.warmup,
+        ramp_s=max(MIN_RAMP_S, max(concurrency) / RAMP_USERS_PER_S),
+        drain_s=options.drain,
+        workers=options.workers,
+    )

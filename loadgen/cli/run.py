@@ -1,0 +1,58 @@
+"""`loadgen run`: load a server that is already running, and watch it if its pids are given."""
+
+import argparse
+from pathlib import Path
+
+from contracts.errors import UsageError
+from contracts.folder import SweepFolder
+from harness import sweep as sweeps
+from harness.plan import Plan
+from harness.stacks.attach import AttachStack
+from loadgen.cli import parsing
+from loadgen.cli.conclude import carry_out
+from loadgen.cli.load_options import add_load_options, load_plan
+from loadgen.cli.sweep import default_folder
+
+LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "run",
+        help="load a running server, in a folder like a sweep's",
+        description=__doc__,
+        epilog="example: loadgen run --url http://127.0.0.1:8000 --concurrency 400 --pid $(pgrep -f EngineCore)",
+    )
+    parser.add_argument("--url", required=True, help="the server's base URL, as in http://127.0.0.1:8000")
+    parser.add_argument("--model", help="the model's name (default: the first that /v1/models lists)")
+    parser.add_argument(
+        "--pid", type=parsing.count, action="append", default=[], metavar="N",
+        help="a server process on this machine to watch; the first is the one whose GIL is sampled",
+    )  # fmt: skip
+    parser.add_argument("--concurrency", type=parsing.concurrencies, metavar="N,N", default=[400], help="users (400)")
+    parser.add_argument("--repeats", type=parsing.count, metavar="N", default=1, help="blocks (%(default)s)")
+    parser.add_argument("--remote", action="store_true", help="permit a server that is not on this machine")
+    add_load_options(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder (default: results/TIME)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one cell per concurrency and repeat; print its figures and the report's path."""
+    if not options.remote and not options.url.startswith(LOOPBACK):
+        raise UsageError(f"{options.url} is not on this machine: add --remote if it is yours to load")
+    stack = AttachStack(options.url, endpoint=options.endpoint, model=options.model, pids=options.pid)
+    plan = Plan(
+        stack=stack.name,
+        factors={},
+        concurrency=options.concurrency,
+        repeats=options.repeats,
+        seed=options.seed,
+        load=load_plan(options, "http", options.concurrency, duration_s=20.0, warmup_s=4.0),
+        observe=not options.no_observe,
+        quick=False,
+    )
+    sweeps.check_plan(plan, stack)
+    folder = SweepFolder(options.out or default_folder())
+    cells = sweeps.begin(folder, plan, options.argv)
+    return carry_out(folder, plan, cells, stack)
