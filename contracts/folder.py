@@ -139,6 +139,10 @@ class CellFolder:
         return self.path / "steps.arrow"
 
     @property
+    def gil(self) -> Path:
+        return self.path / "gil.arrow"
+
+    @property
     def host(self) -> Path:
         return self.path / "host.arrow"
 

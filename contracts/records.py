@@ -186,3 +186,48 @@ SERVER = RecordType(
     ServerRow,
     [pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int64()],
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GilRow:
+    """One look at a process's GIL and its threads; thread ids are the kernel's.
+
+    `holder` is None while nobody holds it (`locked` False), or when the holder is not known; `function` is the
+    holder's innermost Python function. `waiting` threads are blocked on the GIL's own locks, `runnable` ones were
+    woken from there and have no core yet: both want the GIL. `running` ones are on a core, or queued for one, without
+    it. Every thread that is present and not listed is blocked elsewhere. Threads that slept for long are looked at in
+    every `cold_weight`-th row only: those listed in `cold` as well were found by such a rare look, and stand for that
+    many looks.
+
+    `switches` is the GIL's own count of hand-overs between threads. `missed` counts the looks that came due and were
+    not taken, `cpu_ns` the sampler's own CPU time, both since it began. `appeared` and `names` say which threads were
+    seen for the first time, or have a new name; `gone` which ended.
+    """
+
+    t_ns: int
+    locked: bool
+    holder: int | None
+    function: str | None
+    waiting: Sequence[int]
+    runnable: Sequence[int]
+    running: Sequence[int]
+    cold: Sequence[int]
+    cold_weight: int
+    switches: int
+    missed: int
+    cpu_ns: int
+    appeared: Sequence[int]
+    names: Sequence[str]
+    gone: Sequence[int]
+
+
+GIL = RecordType(
+    "gil",
+    1,
+    GilRow,
+    [
+        pa.int64(), pa.bool_(), pa.int32(), pa.string(), pa.list_(pa.int32()), pa.list_(pa.int32()),
+        pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int16(), pa.int64(), pa.int64(), pa.int64(),
+        pa.list_(pa.int32()), pa.list_(pa.string()), pa.list_(pa.int32()),
+    ],
+)  # fmt: skip

@@ -1,0 +1,52 @@
+"""The wait sampler beside a cell: started in the steady window, on the observers' cores, writing gil.arrow."""
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from contracts.doubts import Doubt
+from harness.process import Child, Guard
+
+END_GRACE_S = 5.0
+MUCH_MISSED = 0.2
+
+
+class GilWaitRecorder:
+    """One run of the sampler on one process, until `finish`."""
+
+    def __init__(self, guard: Guard, pid: int, out: Path, log: Path, *, cpus: Sequence[int]) -> None:
+        self._pid = pid
+        self._log = log
+        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out)]
+        self._child = Child(guard, argv, log=log, cpus=cpus)
+        self._over = False
+
+    def finish(self) -> tuple[Doubt, ...]:
+        """End the run; doubts say what is wrong with its records."""
+        status = self._stop(END_GRACE_S)
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
+        told = None
+        with contextlib.suppress(ValueError):
+            told = json.loads(last)
+        if not isinstance(told, dict):
+            return (Doubt("no_gil_samples", f"the wait sampler ended with status {status}: {last[:300]}"),)
+        doubts = []
+        looks, missed = int(told["looks"]), int(told["missed"])
+        if missed > MUCH_MISSED * max(looks + missed, 1):
+            doubts.append(Doubt("samples_missed", f"the wait sampler missed {missed} of {looks + missed} looks"))
+        if told["ended"] is not None:
+            doubts.append(Doubt("observer_failed", f"the wait sampler ended early: {told['ended']}"))
+        return tuple(doubts)
+
+    def abandon(self) -> None:
+        """End it without a result, if it has not been finished."""
+        if not self._over:
+            self._stop(0.5)
+
+    def _stop(self, grace_s: float) -> int | None:
+        self._over = True
+        return self._child.stop(grace_s, first=signal.SIGINT)
