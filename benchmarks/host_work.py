@@ -18,7 +18,7 @@ from common import scale, spread
 
 from harness.reference.engine.blocks import BlockManager
 from harness.reference.engine.device import EmulatedDevice
-from harness.reference.engine.executor import make_host
+from harness.reference.engine.loop import make_host
 from harness.reference.engine.request import ActiveRequest, EngineRequest
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import SamplingParams

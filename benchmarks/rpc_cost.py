@@ -25,6 +25,7 @@ from common import scale, spread
 
 from harness.reference.rpc.client import RPCClient
 from harness.reference.rpc.server import RPCServer
+from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import GenerationRequest, SamplingParams
 
@@ -78,7 +79,7 @@ class Sink:
 def serve(address: str, key: bytes) -> None:
     settings = ReferenceSettings()
     sink = Sink()
-    server = RPCServer(sink, METHODS, address, key, tasks=settings.rpc_tasks, poll_s=settings.rpc_poll_ms / 1e3)
+    server = RPCServer(sink, METHODS, address, key, tasks=settings.rpc_tasks, receive=receiving(settings))
     server.start()
     sink.over.wait()
     server.stop()
@@ -125,7 +126,7 @@ def main() -> None:
         server.stdin.flush()
         while not Path(folder, "rpc").exists():
             time.sleep(0.01)
-        client = RPCClient(address, key, poll_s=0.01)
+        client = RPCClient(address, key, receive=receiving(ReferenceSettings()))
         found: dict[Case, list[tuple[float, float]]] = defaultdict(list)
         for _ in range(options.blocks):
             for case in random.sample(CASES, len(CASES)):

@@ -106,8 +106,8 @@ class StepRow:
 
     `t_ns` is the log line's own time, at the end of the turn. `fetched_requests` and `fetched_requests_total` count the
     requests taken from the queue so far, by this rank and by all ranks. `new_requests` are those of this turn;
-    `rpc_messages` and `rpc_requests` the submit messages received since the last line, and the requests in them (None
-    where the server does not say).
+    `rpc_messages` and `rpc_requests` the submit messages received since the last line, and the requests in them;
+    `gil_wait_ms` the loop's GIL wait in this turn, by its own account (each None where the server does not say).
     """
 
     t_ns: int
@@ -125,6 +125,7 @@ class StepRow:
     new_requests: int | None
     rpc_messages: int | None
     rpc_requests: int | None
+    gil_wait_ms: float | None = None
 
 
 STEPS = RecordType(
@@ -133,7 +134,7 @@ STEPS = RecordType(
     StepRow,
     [
         pa.int64(), pa.int64(), pa.int16(), pa.float64(), pa.float64(), pa.int32(), pa.int32(), pa.int32(),
-        pa.float64(), pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int32(), pa.int32(),
+        pa.float64(), pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int32(), pa.int32(), pa.float64(),
     ],
 )  # fmt: skip
 

@@ -44,6 +44,7 @@ def parse_line(line: str, clock: ClockPair) -> StepRow | None:
             new_requests=_int_or_none(pairs.get("new_requests")),
             rpc_messages=_int_or_none(pairs.get("rpc_messages")),
             rpc_requests=_int_or_none(pairs.get("rpc_requests")),
+            gil_wait_ms=_ms_or_none(pairs.get("gil_wait", "N/A")),
         )
     except (KeyError, ValueError, SyntaxError):
         return None

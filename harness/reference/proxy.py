@@ -18,6 +18,7 @@ from harness.reference import log
 from harness.reference.batching import SubmitBatcher
 from harness.reference.rpc.client import RPCClient
 from harness.reference.rpc.envelope import KEY_BYTES, RPCError
+from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, WorkerInfo
 from harness.reference.worker import RpcWorker
@@ -50,6 +51,7 @@ class RpcProxy:
         self._client_ids = itertools.count(1)
         self._worker_process: subprocess.Popen[bytes] | None = None
         self._worker_thread: threading.Thread | None = None
+        self._in_process: RpcWorker | None = None
         self._client: RPCClient | None = None
         self._loop = asyncio.new_event_loop()
         self._main_loop = threading.Thread(target=self._run_main_loop, name="rpc_proxy_main_loop", daemon=True)
@@ -64,6 +66,8 @@ class RpcProxy:
         """Start rank 0 and wait until its engine is set up. Raises RPCError when it does not come up."""
         if self._settings.layout == "thread":
             worker = RpcWorker(self._settings)
+            if self._settings.submit == "in-process":
+                self._in_process = worker
             self._worker_thread = threading.Thread(
                 target=worker.run, args=(self._address, self._key), name="rank0_main_task", daemon=True
             )
@@ -71,7 +75,7 @@ class RpcProxy:
         else:
             self._start_worker_process()
         self._await_socket()
-        self._client = RPCClient(self._address, self._key, poll_s=self._settings.rpc_poll_ms / 1e3)
+        self._client = RPCClient(self._address, self._key, receive=receiving(self._settings))
         self._client.method("setup_engine").remote(timeout_s=START_TIMEOUT_S)
         self._main_loop.start()
         self._batcher = SubmitBatcher(
@@ -158,7 +162,9 @@ class RpcProxy:
         request.set_id(client_id)
         self._results[client_id] = sink
         try:
-            if self._settings.submit_batch_max > 1:
+            if self._in_process is not None:
+                self._in_process.submit(request)
+            elif self._settings.submit_batch_max > 1:
                 self._batcher.add(request)
             else:
                 self._client.method("submit", request).remote(need_response=False)

@@ -110,14 +110,65 @@ class ReferenceSettings:
         low=0,
         high=100_000,
     )
+    token_ids: str = _knob(
+        "list",
+        "REFSTACK_TOKEN_IDS",
+        "prompts on the wire: list pickles every token; int32 packs them into bytes that rank 0 takes whole",
+        choices=("list", "int32"),
+    )
+    enqueue_copy: str = _knob(
+        "list",
+        "REFSTACK_ENQUEUE_COPY",
+        "what rank 0 does to a list of token ids before its engine request is built",
+        choices=("deepcopy", "list", "none"),
+    )
+    submit: str = _knob(
+        "rpc",
+        "REFSTACK_SUBMIT",
+        "in-process: call rank 0 directly where it shares the proxy's process (layout thread), else rpc",
+        choices=("rpc", "in-process"),
+    )
+    rpc_receive: str = _knob(
+        "poll",
+        "REFSTACK_RPC_RECEIVE",
+        "how an RPC socket is awaited: poll tries and sleeps, event wakes every idle task for each message",
+        choices=("poll", "event"),
+    )
     rpc_tasks: int = _knob(
         6, "REFSTACK_RPC_TASKS", "request tasks on rank 0's socket; the response stream keeps one", low=2, high=256
     )
     rpc_poll_ms: float = _knob(
         10.0, "REFSTACK_RPC_POLL_MS", "sleep between two tries of an empty RPC socket, ms", low=0.01, high=1000
     )
+    ranks: int = _knob(
+        1, "REFSTACK_RANKS", "ranks; those beside 0 are processes that share the requests (attention DP)", low=1, high=8
+    )
+    root_unpickle: str = _knob(
+        "off", "REFSTACK_ROOT_UNPICKLE", "whether rank 0 reads its own broadcast back", choices=("on", "off")
+    )
+    double_getter: str = _knob(
+        "off",
+        "REFSTACK_DOUBLE_GETTER",
+        "whether routing copies each prompt twice to learn its length",
+        choices=("on", "off"),
+    )
+    overlap: str = _knob(
+        "on", "REFSTACK_OVERLAP", "overlap scheduler: respond for a step while the next one runs", choices=("on", "off")
+    )
+    switch_interval_ms: float = _knob(
+        5.0, "REFSTACK_SWITCH_INTERVAL_MS", "sys.setswitchinterval of rank 0's process, ms", low=0.001, high=1000
+    )
+    gil_probe: str = _knob(
+        "on", "REFSTACK_GIL_PROBE", "time the loop's own GIL wait, turn by turn (see docs)", choices=("on", "off")
+    )
+    gc: str = _knob(
+        "threshold",
+        "REFSTACK_GC",
+        "garbage collector of rank 0: default, threshold (the setting below), frozen after start, off",
+        choices=("default", "threshold", "frozen", "off"),
+    )
     gc_gen0_threshold: int = _knob(
-        20000, "REFSTACK_GC_GEN0_THRESHOLD", "garbage collector's generation-0 threshold in rank 0's loop", low=0
+        20000, "REFSTACK_GC_GEN0_THRESHOLD", "generation-0 threshold where gc is threshold or frozen", low=1
     )
     perf_metrics_max_requests: int = _knob(
         65536, "REFSTACK_PERF_METRICS_MAX_REQUESTS", "finished requests kept for /perf_metrics; 0: none", low=0

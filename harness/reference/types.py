@@ -1,6 +1,7 @@
 """What the proxy and rank 0 say to each other: the request with its sampling parameters, and the responses."""
 
 import time
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,22 @@ class GenerationRequest:
         return self
 
 
+class PackedGenerationRequest(GenerationRequest):
+    """The same request with its token ids as int32 bytes on the wire: flat to pickle, and never a list on rank 0.
+
+    On the sending side `prompt_token_ids` is the list that the front end made; on the receiving side it stays None and
+    `packed_token_ids` holds the bytes (native byte order: both ends are one machine).
+    """
+
+    packed_token_ids: bytes | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        state["packed_token_ids"] = array("i", self.prompt_token_ids).tobytes()
+        state["prompt_token_ids"] = None
+        return state
+
+
 @dataclass(slots=True)
 class RequestTiming:
     """Rank 0's times of one request, CLOCK_MONOTONIC seconds; `first_iter` and `last_iter` are loop turns."""
@@ -147,6 +164,12 @@ class WorkerInfo:
     free_blocks: int = 0
     total_blocks: int = 0
     iterations: int = 0
+    rank_pids: dict[str, int] = field(default_factory=dict)
+
+
+def request_class(wire_format: str) -> type[GenerationRequest]:
+    """Return the class of requests for the setting `token_ids`, which is list or int32."""
+    return PackedGenerationRequest if wire_format == "int32" else GenerationRequest
 
 
 def monotonic_s() -> float:

@@ -1,10 +1,12 @@
 """Rank 0: the RPC methods, and the process that runs them in the `pool` layout."""
 
 import asyncio
+import copy
 import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -16,8 +18,16 @@ from harness.reference import log
 from harness.reference.engine.executor import Executor
 from harness.reference.engine.request import EngineRequest
 from harness.reference.rpc.server import RPCServer
+from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, Response, WorkerInfo
+from harness.reference.types import (
+    AnyResponse,
+    ErrorResponse,
+    GenerationRequest,
+    PackedGenerationRequest,
+    Response,
+    WorkerInfo,
+)
 
 AWAIT_RESPONSES_S = 0.1
 EARLY_ABORTS_KEPT = 65_536
@@ -101,7 +111,7 @@ class RpcWorker:
     def _enqueue_request(self, client_id: int, request: GenerationRequest, result: WorkerResult) -> None:
         engine_request = EngineRequest(
             client_id,
-            list(request.prompt_token_ids),
+            self._token_ids(request),
             request.sampling_params,
             streaming=request.streaming,
             arrival_time=time.monotonic(),
@@ -112,6 +122,16 @@ class RpcWorker:
             cancelled = result.done
         if cancelled:  # an abort came between registering and queueing
             self._executor.cancel(request_id)
+
+    def _token_ids(self, request: GenerationRequest) -> list[int] | bytes:
+        """Take the prompt as it came: bytes as they are, a list copied as the settings say."""
+        if isinstance(request, PackedGenerationRequest) and request.packed_token_ids is not None:
+            return request.packed_token_ids
+        if self._settings.enqueue_copy == "deepcopy":
+            return copy.deepcopy(request.prompt_token_ids)
+        if self._settings.enqueue_copy == "list":
+            return list(request.prompt_token_ids)
+        return request.prompt_token_ids
 
     def abort_request(self, client_id: int) -> None:
         """End a request; one that has not arrived yet (calls may overtake each other) is ended on arrival."""
@@ -157,6 +177,7 @@ class RpcWorker:
             free_blocks=executor.blocks.free_blocks,
             total_blocks=executor.blocks.total_blocks,
             iterations=executor.iterations.count,
+            rank_pids=executor.rank_pids,
         )
 
     def shutdown(self) -> None:
@@ -165,8 +186,9 @@ class RpcWorker:
     def run(self, address: str, key: bytes) -> None:
         """Serve at `address` until `shutdown` is called. In the `thread` layout this runs on a thread of the proxy."""
         server = RPCServer(
-            self, METHODS, address, key, tasks=self._settings.rpc_tasks, poll_s=self._settings.rpc_poll_ms / 1e3
+            self, METHODS, address, key, tasks=self._settings.rpc_tasks, receive=receiving(self._settings)
         )
+        sys.setswitchinterval(self._settings.switch_interval_ms / 1e3)
         server.start()
         try:
             self.shutdown_event.wait()
@@ -201,7 +223,8 @@ def main() -> None:
     if task["cpus"]:
         os.sched_setaffinity(0, task["cpus"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the proxy ends us in order
-    worker = RpcWorker(ReferenceSettings(**task["settings"]))
+    settings = ReferenceSettings(**task["settings"])
+    worker = RpcWorker(settings)
     log.info(f"rank 0 is process {os.getpid()}")
     signal.signal(signal.SIGTERM, lambda *_: worker.shutdown_event.set())
     worker.run(task["address"], bytes.fromhex(task["key"]))

@@ -178,7 +178,7 @@ def test_a_request_that_can_never_run_is_refused_with_a_reason(
 def test_a_broken_loop_answers_every_request_with_an_error() -> None:
     executor = make_executor()
     try:
-        executor._device.launch = None  # type: ignore[method-assign, assignment]
+        executor._loop._device.launch = None  # type: ignore[method-assign, assignment]
         enqueue(executor, 1, [1], max_tokens=2)
         deadline = time.monotonic() + 10
         answers: list[object] = []

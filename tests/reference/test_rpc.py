@@ -9,8 +9,10 @@ import zmq
 from harness.reference.rpc.client import RPCClient
 from harness.reference.rpc.envelope import RPCError, RPCTimeout
 from harness.reference.rpc.server import RPCServer
+from harness.reference.rpc.socket import Receiving
 
 KEY = b"k" * 32
+RECEIVE = Receiving(by_event=False, poll_s=0.001)
 METHODS = frozenset({"add", "fail", "thread_name", "count", "break_off", "note", "sleep"})
 
 
@@ -59,7 +61,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def server(target: Target, address: str) -> Iterator[RPCServer]:
-    server = RPCServer(target, METHODS, address, KEY, tasks=6, poll_s=0.001)
+    server = RPCServer(target, METHODS, address, KEY, tasks=6, receive=RECEIVE)
     server.start()
     yield server
     server.stop()
@@ -67,7 +69,7 @@ def server(target: Target, address: str) -> Iterator[RPCServer]:
 
 @pytest.fixture
 def client(server: RPCServer, address: str) -> Iterator[RPCClient]:
-    client = RPCClient(address, KEY, poll_s=0.001)
+    client = RPCClient(address, KEY, receive=RECEIVE)
     yield client
     client.close()
 

@@ -1,8 +1,9 @@
 """One log line per turn of the executor loop, in the newer of the original's two formats, plus rows for /metrics.
 
-Three keys are added at the end of the line, which readers of the original's format pass over: `new_requests`,
-`rpc_messages` and `rpc_requests` (submit messages, and requests in them, that arrived since the line before). The
-timestamp has microseconds, so that a line can be placed in time.
+Four keys are added at the end of the line, which readers of the original's format pass over: `new_requests`,
+`rpc_messages` and `rpc_requests` (submit messages, and requests in them, that arrived since the line before), and
+`gil_wait` (the loop's GIL wait in the turn, by its own account). The timestamp has microseconds, so that a line can be
+placed in time.
 """
 
 from collections import deque
@@ -25,6 +26,7 @@ class Iteration:
     kv_cache_util: float
     fetched_requests: int
     host_step_ms: float
+    gil_wait_ms: float | None
     prev_device_step_ms: float | None
     ctx_requests: int
     ctx_tokens: int
@@ -45,6 +47,7 @@ class IterationLog:
         messages, requests = self._submit_counters()
         new_messages, new_rpc_requests = messages - self._seen[0], requests - self._seen[1]
         self._seen = (messages, requests)
+        gil_wait = "N/A" if turn.gil_wait_ms is None else f"{turn.gil_wait_ms:.3f}ms"
         device = "N/A" if turn.prev_device_step_ms is None else f"{turn.prev_device_step_ms}ms"
         states = {
             "num_ctx_requests": turn.ctx_requests,
@@ -58,7 +61,7 @@ class IterationLog:
             f"currank_total_requests = {turn.fetched_requests}/{turn.fetched_requests}, "
             f"host_step_time = {turn.host_step_ms}ms, prev_device_step_time = {device}, timestamp = {timestamp}, "
             f"states = {states}, new_requests = {turn.new_requests}, rpc_messages = {new_messages}, "
-            f"rpc_requests = {new_rpc_requests}"
+            f"rpc_requests = {new_rpc_requests}, gil_wait = {gil_wait}"
         )
         self.count += 1
         self._rows.append(turn)
@@ -72,6 +75,7 @@ class IterationLog:
                 {
                     "iter": turn.iteration,
                     "hostStepTimeMS": turn.host_step_ms,
+                    "gilWaitTimeMS": turn.gil_wait_ms,
                     "prevDeviceStepTimeMS": turn.prev_device_step_ms,
                     "numActiveRequests": turn.scheduled_requests,
                     "numNewActiveRequests": turn.new_requests,

@@ -3,7 +3,7 @@
 import enum
 from array import array
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.reference.types import RequestTiming, SamplingParams
 
@@ -13,25 +13,44 @@ _T = TypeVar("_T")
 class EngineRequest:
     """What `submit` builds from a GenerationRequest: the prompt as a C array of int32 and the sampling settings used.
 
-    The element-wise copy of the token list into the array is the original's cast into its C++ request.
+    From a list, the prompt is cast element by element, as into the original's C++ request; from int32 bytes it is one
+    copy of memory.
     """
 
-    __slots__ = ("arrival_time", "client_id", "prompt", "sampling", "streaming")
+    __slots__ = ("arrival_time", "client_id", "packed", "prompt", "sampling", "streaming")
 
     def __init__(
         self,
         client_id: int,
-        token_ids: Sequence[int],
+        token_ids: Sequence[int] | bytes,
         sampling: SamplingParams,
         *,
         streaming: bool,
         arrival_time: float,
     ) -> None:
         self.client_id = client_id
-        self.prompt = array("i", token_ids)
+        self.packed = isinstance(token_ids, bytes)
+        if isinstance(token_ids, bytes):
+            self.prompt = array("i")
+            self.prompt.frombytes(token_ids)
+        else:
+            self.prompt = array("i", token_ids)
         self.sampling = sampling
         self.streaming = streaming
         self.arrival_time = arrival_time
+
+    def token_ids(self) -> list[int]:
+        """Return a copy of the prompt as a list: what the original's getter does."""
+        return self.prompt.tolist()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Give the state for a broadcast: the prompt as int32 bytes if it came so, else token by token."""
+        prompt: list[int] | bytes = self.prompt.tobytes() if self.packed else self.prompt.tolist()
+        return (self.client_id, prompt, self.sampling, self.streaming, self.arrival_time)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        client_id, prompt, sampling, streaming, arrival_time = state
+        self.__init__(client_id, prompt, sampling, streaming=streaming, arrival_time=arrival_time)  # type: ignore[misc]
 
 
 class State(enum.IntEnum):

@@ -9,7 +9,7 @@ from harness.reference import log
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, SamplingParams
+from harness.reference.types import AnyResponse, ErrorResponse, SamplingParams, request_class
 
 _FINISH = {None: wire.RUNNING, "length": wire.LENGTH, "stop": wire.STOP, "cancelled": wire.CANCELLED}
 
@@ -21,6 +21,7 @@ class DirectConnection(asyncio.Protocol):
         self._proxy = proxy
         self._perf = perf
         self._wants_timing = settings.perf_metrics_max_requests > 0
+        self._request_class = request_class(settings.token_ids)
         self._reader = wire.FrameReader()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -63,7 +64,7 @@ class DirectConnection(asyncio.Protocol):
         sampling = SamplingParams(
             max_tokens=max_tokens, ignore_eos=bool(ignore_eos), return_perf_metrics=self._wants_timing
         )
-        request = GenerationRequest(prompt, sampling, streaming=True, arrival_time=time.monotonic())
+        request = self._request_class(prompt, sampling, streaming=True, arrival_time=time.monotonic())
         client_id = self._proxy.new_client_id()
         self._tags[client_id] = tag
         self._clients[tag] = client_id

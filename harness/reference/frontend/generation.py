@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, Response, SamplingParams
+from harness.reference.types import AnyResponse, ErrorResponse, Response, SamplingParams, request_class
 
 
 class GenerationFailed(Exception):  # noqa: N818 - it names what happened
@@ -85,6 +85,7 @@ class Generator:
         self._perf = perf
         self._wants_timing = settings.perf_metrics_max_requests > 0
         self._timeout_s = settings.request_timeout_s
+        self._request_class = request_class(settings.token_ids)
         self._sink = _HttpSink(asyncio.get_running_loop())
 
     def submit(self, prompt: list[int], sampling: SamplingParams, *, streaming: bool, arrived_s: float) -> "Generation":
@@ -93,7 +94,7 @@ class Generator:
         `arrived_s` is when the HTTP request reached the application, CLOCK_MONOTONIC seconds.
         """
         sampling.return_perf_metrics = self._wants_timing
-        request = GenerationRequest(prompt, sampling, streaming=streaming, arrival_time=time.monotonic())
+        request = self._request_class(prompt, sampling, streaming=streaming, arrival_time=time.monotonic())
         client_id = self._proxy.new_client_id()
         inbox = self._sink.open(client_id)
         try:

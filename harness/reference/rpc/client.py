@@ -13,7 +13,7 @@ import zmq.asyncio
 
 from harness.reference import log
 from harness.reference.rpc.envelope import RPCError, RPCRequest, RPCResponse, RPCTimeout, SealBroken
-from harness.reference.rpc.socket import SealedSocket
+from harness.reference.rpc.socket import Receiving, SealedSocket
 
 RECEIVE_TIMEOUT_S = 2.0
 READER_GC_THRESHOLD = 10_000
@@ -55,10 +55,10 @@ class RemoteCall:
 class RPCClient:
     """Calls methods of the RPCServer at `address`; see RemoteCall for the ways."""
 
-    def __init__(self, address: str, key: bytes, *, poll_s: float) -> None:
+    def __init__(self, address: str, key: bytes, *, receive: Receiving) -> None:
         self._address = address
         self._key = key
-        self._poll_s = poll_s
+        self._receive = receive
         self._pending: dict[str, asyncio.Future[Any]] = {}
         self._streams: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue[RPCResponse]]] = {}
         self._socket: SealedSocket | None = None
@@ -89,7 +89,7 @@ class RPCClient:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         context = zmq.asyncio.Context()
-        self._socket = SealedSocket(context, self._address, self._key, server=False, poll_s=self._poll_s)
+        self._socket = SealedSocket(context, self._address, self._key, server=False, receive=self._receive)
         reader = self._loop.create_task(self._response_reader(self._socket))
         self._ready.set()
         try:
@@ -156,7 +156,7 @@ class RPCClient:
             while not self._stopping:
                 try:
                     response, _ = await asyncio.wait_for(
-                        socket.receive(RECEIVE_TIMEOUT_S), RECEIVE_TIMEOUT_S + self._poll_s
+                        socket.receive(RECEIVE_TIMEOUT_S), RECEIVE_TIMEOUT_S + self._receive.poll_s
                     )
                 except TimeoutError:
                     continue

@@ -9,7 +9,7 @@ import zmq.asyncio
 
 from harness.reference import log
 from harness.reference.rpc.envelope import RPCRequest, RPCResponse, SealBroken
-from harness.reference.rpc.socket import SealedSocket
+from harness.reference.rpc.socket import Receiving, SealedSocket
 
 RECEIVE_TIMEOUT_S = 0.5
 GUARD_TIMEOUT_S = 2.0
@@ -24,14 +24,14 @@ class RPCServer:
     """
 
     def __init__(
-        self, target: object, methods: frozenset[str], address: str, key: bytes, *, tasks: int, poll_s: float
+        self, target: object, methods: frozenset[str], address: str, key: bytes, *, tasks: int, receive: Receiving
     ) -> None:
         self._target = target
         self._methods = methods
         self._address = address
         self._key = key
         self._tasks = tasks
-        self._poll_s = poll_s
+        self._receive = receive
         self._stopping = threading.Event()
         self._bound = threading.Event()
         self._failure: BaseException | None = None
@@ -60,7 +60,7 @@ class RPCServer:
 
     async def _serve(self) -> None:
         context = zmq.asyncio.Context()
-        socket = SealedSocket(context, self._address, self._key, server=True, poll_s=self._poll_s)
+        socket = SealedSocket(context, self._address, self._key, server=True, receive=self._receive)
         self._bound.set()
         try:
             await asyncio.gather(*(self._process_requests(socket) for _ in range(self._tasks)))

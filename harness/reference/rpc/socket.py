@@ -2,29 +2,43 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from harness.reference.rpc.envelope import seal, unseal
+from harness.reference.settings import ReferenceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Receiving:
+    """How an empty socket is awaited.
+
+    By polling, as in the original of early 2026: a try that never blocks, then a sleep of `poll_s`. It costs latency (0
+    to `poll_s`) and an idle tax per receiver, and it survives cancellation without losing a message. By event, as in
+    its newer form: latency is a wake-up, idling is free, and every idle receiver wakes for each message.
+    """
+
+    by_event: bool
+    poll_s: float
+
+
+def receiving(settings: ReferenceSettings) -> Receiving:
+    return Receiving(by_event=settings.rpc_receive == "event", poll_s=settings.rpc_poll_ms / 1e3)
 
 
 class SealedSocket:
-    """A ROUTER that binds (the server's) or a DEALER that connects (the client's), with unlimited queues.
+    """A ROUTER that binds (the server's) or a DEALER that connects (the client's), with unlimited queues."""
 
-    Receiving is a polling loop, as in the original: a try that never blocks, then a sleep of `poll_s` when the socket
-    is empty. It costs latency (0 to `poll_s`) and an idle tax per receiver, and it survives cancellation without
-    losing a message.
-    """
-
-    def __init__(self, context: Any, address: str, key: bytes, *, server: bool, poll_s: float) -> None:
+    def __init__(self, context: Any, address: str, key: bytes, *, server: bool, receive: Receiving) -> None:
         self._socket = context.socket(zmq.ROUTER if server else zmq.DEALER)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._key = key
         self._server = server
-        self._poll_s = poll_s
+        self._receive = receive
         if server:
             self._socket.bind(address)
         else:
@@ -44,9 +58,13 @@ class SealedSocket:
             try:
                 parts = await self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                if time.monotonic() >= deadline:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise TimeoutError from None
-                await asyncio.sleep(self._poll_s)
+                if self._receive.by_event:
+                    await self._socket.poll(max(1, int(left * 1e3)))
+                else:
+                    await asyncio.sleep(self._receive.poll_s)
                 continue
             return unseal(parts[-1], self._key), parts[0] if self._server else None
 
