@@ -73,6 +73,7 @@ def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
 
     Raises FormatError if the file is another record or a version that this release does not know.
     """
+    schema = record.schema()
     with open(path, "rb") as file:
         try:
             stream = pa.ipc.open_stream(file)
@@ -95,7 +96,18 @@ def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
                 return
             except (pa.ArrowInvalid, OSError):  # the writer was killed in the middle of a batch
                 return
-            yield batch
+            yield _aligned(batch, schema)
+
+
+def _aligned(batch: Any, schema: Any) -> Any:
+    """Give a batch today's columns: those that its release did not know yet are null, those of a later one left out."""
+    if batch.schema.names == schema.names:
+        return pa.record_batch(batch.columns, schema=schema)
+    known = set(batch.schema.names)
+    arrays = [
+        batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type) for field in schema
+    ]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def read_table(path: Path, record: RecordType[Any]) -> Any:

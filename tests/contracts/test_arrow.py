@@ -67,6 +67,19 @@ def test_another_record_or_version_is_refused_by_name(tmp_path: Path) -> None:
         read_table(tmp_path / "n.arrow", CLIENT)
 
 
+def test_columns_that_a_release_does_not_know_are_null_or_left_out(tmp_path: Path) -> None:
+    types = list(CLIENT.types)
+    fields = [pa.field(name, kind) for name, kind in zip(CLIENT.columns, types, strict=True)]
+    other = [*fields[:-1], pa.field("added_later", pa.int64())]
+    schema = pa.schema(other, metadata={"record": "client", "version": "1"})
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        stream.write_batch(pa.record_batch([pa.array([1], field.type) for field in other], schema=schema))
+    table = read_table(tmp_path / "c.arrow", CLIENT)
+    assert table.column_names == list(CLIENT.columns)
+    assert table.to_pylist()[0][CLIENT.columns[-1]] is None
+    assert table.to_pylist()[0]["t_ns"] == 1
+
+
 def test_a_file_that_is_no_arrow_is_refused_and_an_empty_one_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "x.arrow").write_text("hello, this is text")
     with pytest.raises(FormatError):
