@@ -194,11 +194,8 @@ def test_a_load_process_that_vanishes_leaves_nothing_running(stack: Stack) -> No
     settled(stack)
 
 
-@pytest.mark.parametrize("batch", ["1", "32"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layout: str, batch: str) -> None:
-    """Four settings, 10,000 requests in all: in order, once, refused ones alone, whatever shares their batch."""
-    rng = random.Random(f"{layout}{batch}")
+async def random_shapes(path: Path, count: int, rng: random.Random) -> None:
+    """Send `count` requests, some refused, some aborted; each must get exactly its own tokens, in order, once."""
 
     async def one(client: DirectClient, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -221,14 +218,18 @@ def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layo
                 assert answer.error is None
                 assert answer.tokens == expected_tokens(prompt, length, ignore_eos=ignore_eos)
 
-    async def scenario(path: Path) -> None:
-        client = await DirectClient.connect(path)
-        gate = asyncio.Semaphore(200)
-        await asyncio.gather(*(one(client, gate) for _ in range(2500)))
-        await client.close()
+    client = await DirectClient.connect(path)
+    gate = asyncio.Semaphore(200)
+    await asyncio.gather(*(one(client, gate) for _ in range(count)))
+    await client.close()
 
+
+@pytest.mark.parametrize("batch", ["1", "32"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layout: str, batch: str) -> None:
+    """Four settings, 10,000 requests in all: in order, once, refused ones alone, whatever shares their batch."""
     with running_stack(REFSTACK_LAYOUT=layout, TLLM_RPC_SUBMIT_BATCH_MAX=batch, **FAST) as stack:
-        asyncio.run(scenario(stack.socket))
+        asyncio.run(random_shapes(stack.socket, 2500, random.Random(f"{layout}{batch}")))
         info = settled(stack)
         sent = info["submit"]
         assert info["kv_blocks"]["free"] == info["kv_blocks"]["total"]
@@ -237,6 +238,38 @@ def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layo
             assert sent["messages"] == 2500
         else:
             assert sent["messages"] < 1250
+
+
+@pytest.mark.parametrize(
+    "levers",
+    [
+        {"TOKEN_IDS": "int32"},
+        {"TOKEN_IDS": "int32", "RANKS": "3"},
+        {"RANKS": "2", "ROOT_UNPICKLE": "on", "DOUBLE_GETTER": "on"},
+        {"ENQUEUE_COPY": "deepcopy"},
+        {"ENQUEUE_COPY": "none"},
+        {"RPC_RECEIVE": "event"},
+        {"SUBMIT": "in-process", "LAYOUT": "thread"},
+        {"SUBMIT": "in-process", "LAYOUT": "thread", "ENQUEUE_COPY": "none", "RANKS": "2"},
+        {"OVERLAP": "off"},
+        {"HOST_WORK": "lean", "STREAM_INTERVAL": "3"},
+        {"GC": "frozen", "SWITCH_INTERVAL_MS": "1", "GIL_PROBE": "off"},
+        {"MAX_BATCH_SIZE": "7", "RANKS": "2"},
+    ],
+    ids=lambda levers: ",".join(f"{name}={value}" for name, value in levers.items()),
+)
+def test_no_lever_changes_what_a_request_is_answered(levers: dict[str, str]) -> None:
+    env = {f"REFSTACK_{name}": value for name, value in levers.items()}
+    with running_stack(TLLM_RPC_SUBMIT_BATCH_MAX="8", **{**FAST, **env}) as stack:
+        asyncio.run(random_shapes(stack.socket, 400, random.Random(str(levers))))
+        info = settled(stack)
+        assert info["kv_blocks"]["free"] == info["kv_blocks"]["total"]
+        if levers.get("SUBMIT") == "in-process":
+            assert info["submit"]["messages"] == info["submit"]["requests"], "nothing was batched, nothing was sent"
+        assert stack.stop() == 0
+        roles = {process["role"] for process in info["processes"]}
+        assert len([role for role in roles if role.startswith("rank")]) >= int(levers.get("RANKS", "1")) - 1
+        assert not any(_alive(process["pid"]) for process in info["processes"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
