@@ -19,6 +19,7 @@ from contracts.load import LoadSpec
 from contracts.records import SERVER
 from harness.events import Listener, LoadMoved, StageReached
 from harness.loadcrew import LoadCrew
+from harness.observers.gil.recorder import GilWaitRecorder
 from harness.observers.gil_stacks import GilStackRecorder
 from harness.observers.host import HostSampler
 from harness.observers.iterlog import IterationTail
@@ -203,6 +204,7 @@ class CellRunner:
         crew.tell("steady", start_ns=start_ns, end_ns=end_ns)
         self._stage(cell, "steady", load.duration_s)
         stacks = self._start_stacks(folder, placement, view, cleanup) if self._observe else None
+        waits = self._start_waits(folder, placement, view, cleanup) if self._observe else None
         if end_ns is None:
             crew.wait_for("quota", timeout_s=math.inf, stage="the steady window", each=watch)
             end_ns = now_ns()
@@ -210,6 +212,8 @@ class CellRunner:
         else:
             _wait_window(crew, end_ns, watch)
         outcome.passed(steady_end_ns=end_ns)
+        if waits is not None:
+            outcome.doubts += waits.finish()
         self._stage(cell, "drain", None)
         crew.wait_for("done", timeout_s=load.drain_s + RAMP_GRACE_S, stage="draining", each=watch)
         outcome.passed(drained_ns=now_ns())
@@ -248,6 +252,16 @@ class CellRunner:
             duration_s=None if duration is None else max(MIN_STACKS_S, int(duration - 1)),
             cpus=placement.observers,
         )
+        cleanup.callback(recorder.abandon)
+        return recorder
+
+    def _start_waits(
+        self, folder: CellFolder, placement: Placement, view: ServerView, cleanup: ExitStack
+    ) -> GilWaitRecorder | None:
+        if view.executor_pid is None:
+            return None
+        log = folder.path / "gil.log"
+        recorder = GilWaitRecorder(self._guard, view.executor_pid, folder.gil, log, cpus=placement.observers)
         cleanup.callback(recorder.abandon)
         return recorder
 
