@@ -3,27 +3,19 @@
 import asyncio
 import contextlib
 import itertools
-import json
-import secrets
-import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from harness.reference import log
 from harness.reference.batching import SubmitBatcher
+from harness.reference.rank0 import START_TIMEOUT_S, Rank0
 from harness.reference.rpc.client import RPCClient
-from harness.reference.rpc.envelope import KEY_BYTES, RPCError
+from harness.reference.rpc.envelope import RPCError
 from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import AnyResponse, ErrorResponse, GenerationRequest, WorkerInfo
-from harness.reference.worker import RpcWorker
 
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 
@@ -39,19 +31,13 @@ class ResponseSink(Protocol):
 
 
 class RpcProxy:
-    """Owns rank 0, the RPC client and the threads between them."""
+    """The RPC client of rank 0 and the threads around it; starts and stops rank 0."""
 
-    def __init__(self, settings: ReferenceSettings, *, rank0_cpus: Sequence[int] = ()) -> None:
+    def __init__(self, settings: ReferenceSettings, rank0: Rank0) -> None:
         self._settings = settings
-        self._rank0_cpus = list(rank0_cpus)
-        self._directory = tempfile.TemporaryDirectory(prefix="refstack-")
-        self._address = f"ipc://{self._directory.name}/rpc"
-        self._key = secrets.token_bytes(KEY_BYTES)
+        self._rank0 = rank0
         self._results: dict[int, ResponseSink] = {}
         self._client_ids = itertools.count(1)
-        self._worker_process: subprocess.Popen[bytes] | None = None
-        self._worker_thread: threading.Thread | None = None
-        self._in_process: RpcWorker | None = None
         self._client: RPCClient | None = None
         self._loop = asyncio.new_event_loop()
         self._main_loop = threading.Thread(target=self._run_main_loop, name="rpc_proxy_main_loop", daemon=True)
@@ -64,18 +50,8 @@ class RpcProxy:
 
     def start(self) -> None:
         """Start rank 0 and wait until its engine is set up. Raises RPCError when it does not come up."""
-        if self._settings.layout == "thread":
-            worker = RpcWorker(self._settings)
-            if self._settings.submit == "in-process":
-                self._in_process = worker
-            self._worker_thread = threading.Thread(
-                target=worker.run, args=(self._address, self._key), name="rank0_main_task", daemon=True
-            )
-            self._worker_thread.start()
-        else:
-            self._start_worker_process()
-        self._await_socket()
-        self._client = RPCClient(self._address, self._key, receive=receiving(self._settings))
+        self._rank0.start()
+        self._client = RPCClient(self._rank0.address, self._rank0.key, receive=receiving(self._settings))
         self._client.method("setup_engine").remote(timeout_s=START_TIMEOUT_S)
         self._main_loop.start()
         self._batcher = SubmitBatcher(
@@ -85,32 +61,6 @@ class RpcProxy:
             delay_s=self._settings.submit_batch_delay_ms / 1e3,
             on_failure=self._fail_requests,
         )
-
-    def _start_worker_process(self) -> None:
-        self._worker_process = subprocess.Popen(
-            [sys.executable, "-m", "harness.reference.worker"], stdin=subprocess.PIPE
-        )
-        task = {
-            "settings": self._settings.to_json(),
-            "address": self._address,
-            "key": self._key.hex(),
-            "cpus": self._rank0_cpus,
-        }
-        assert self._worker_process.stdin is not None
-        self._worker_process.stdin.write(json.dumps(task).encode() + b"\n")
-        self._worker_process.stdin.flush()
-
-    def _await_socket(self) -> None:
-        path = Path(self._address.removeprefix("ipc://"))
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not path.exists():
-            if self._worker_process is not None and self._worker_process.poll() is not None:
-                raise RPCError(f"rank 0 ended with status {self._worker_process.returncode} before it served")
-            if self._worker_thread is not None and not self._worker_thread.is_alive():
-                raise RPCError("rank 0's thread ended before it served")
-            if time.monotonic() > deadline:
-                raise RPCError(f"rank 0 did not bind its socket within {START_TIMEOUT_S:.0f} s")
-            time.sleep(0.01)
 
     def stop(self) -> None:
         """Shut rank 0 down, end the threads, and leave neither process nor socket file behind."""
@@ -123,28 +73,13 @@ class RpcProxy:
             self._main_loop.join(STOP_TIMEOUT_S)
         if self._client is not None:
             self._client.close()
-        if self._worker_thread is not None:
-            self._worker_thread.join(STOP_TIMEOUT_S)
-        if self._worker_process is not None:
-            self._end_worker_process(self._worker_process)
-        self._directory.cleanup()
-
-    def _end_worker_process(self, process: "subprocess.Popen[bytes]") -> None:
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        self._rank0.stop()
 
     def healthy(self) -> bool:
         """Say whether rank 0 and the response stream are alive."""
         if self.failure is not None or self._client is None or not self._main_loop.is_alive():
             return False
-        if self._worker_process is not None:
-            return self._worker_process.poll() is None
-        return self._worker_thread is not None and self._worker_thread.is_alive()
+        return self._rank0.alive()
 
     # requests; called on the front end's thread
 
@@ -162,8 +97,8 @@ class RpcProxy:
         request.set_id(client_id)
         self._results[client_id] = sink
         try:
-            if self._in_process is not None:
-                self._in_process.submit(request)
+            if self._rank0.in_process is not None:
+                self._rank0.in_process.submit(request)
             elif self._settings.submit_batch_max > 1:
                 self._batcher.add(request)
             else:

@@ -20,6 +20,7 @@ from harness.reference.frontend.direct import DirectConnection
 from harness.reference.frontend.http import HttpFrontend
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
+from harness.reference.rank0 import Rank0
 from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import KNOBS, ReferenceSettings
 
@@ -84,7 +85,7 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(options: argparse.Namespace, settings: ReferenceSettings, listener: socket.socket) -> None:
-    proxy = RpcProxy(settings, rank0_cpus=_cpus(options.rank0_cpus))
+    proxy = RpcProxy(settings, Rank0(settings, cpus=_cpus(options.rank0_cpus)))
     direct: asyncio.AbstractServer | None = None
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()

@@ -77,8 +77,9 @@ class ReferenceSettings:
     layout: str = _knob(
         "pool",
         "REFSTACK_LAYOUT",
-        "pool: rank 0 in a process of its own; thread: HTTP, proxy and rank 0 share one GIL",
-        choices=("pool", "thread"),
+        "pool: rank 0 in a process of its own; leader: on a thread of a leader process; "
+        "thread: on a thread of the server, so that HTTP, proxy and rank 0 share one GIL",
+        choices=("pool", "thread", "leader"),
     )
     host_work: str = _knob(
         "faithful",

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import json
 import os
 import shutil
 import signal
@@ -10,11 +9,12 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from harness.reference import log
+from harness.reference.child import take_task
 from harness.reference.engine.executor import Executor
 from harness.reference.engine.request import EngineRequest
 from harness.reference.rpc.server import RPCServer
@@ -197,38 +197,28 @@ class RpcWorker:
             server.stop()
 
 
-def _leave_with_parent(address: str) -> None:
-    """End this process, and remove the socket's folder, when the proxy is gone: our standard input closes then."""
-    while os.read(0, 4096):
-        pass
-    shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
-    os._exit(1)
+def _remove_socket_folder(task: dict[str, Any]) -> None:
+    shutil.rmtree(Path(task["address"].removeprefix("ipc://")).parent, ignore_errors=True)
 
 
-def _read_line(fd: int) -> bytes:
-    """Read up to a newline without buffering ahead: a buffered reader's lock would stall the interpreter's exit."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        data = os.read(fd, 65536)
-        if not data:
-            break
-        line += data
-    return bytes(line)
+def worker_from_standard_input() -> Callable[[], None]:
+    """Set rank 0 up in a process of its own, as the task on standard input says; return what runs it to its end."""
+    task = take_task(_remove_socket_folder)
+    if task["cpus"]:
+        os.sched_setaffinity(0, task["cpus"])
+    worker = RpcWorker(ReferenceSettings(**task["settings"]))
+    log.info(f"rank 0 is process {os.getpid()}")
+    signal.signal(signal.SIGTERM, lambda *_: worker.shutdown_event.set())
+
+    def run() -> None:
+        worker.run(task["address"], bytes.fromhex(task["key"]))
+        log.info("rank 0 has shut down")
+
+    return run
 
 
 def main() -> None:
-    """Run rank 0 as a process: settings, address and key come as one JSON line on standard input."""
-    task = json.loads(_read_line(0))
-    threading.Thread(target=_leave_with_parent, args=(task["address"],), name="parent_watch", daemon=True).start()
-    if task["cpus"]:
-        os.sched_setaffinity(0, task["cpus"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the proxy ends us in order
-    settings = ReferenceSettings(**task["settings"])
-    worker = RpcWorker(settings)
-    log.info(f"rank 0 is process {os.getpid()}")
-    signal.signal(signal.SIGTERM, lambda *_: worker.shutdown_event.set())
-    worker.run(task["address"], bytes.fromhex(task["key"]))
-    log.info("rank 0 has shut down")
+    worker_from_standard_input()()
 
 
 if __name__ == "__main__":

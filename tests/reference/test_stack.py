@@ -21,7 +21,7 @@ from harness.reference.engine.device import expected_tokens
 
 pytestmark = pytest.mark.stack
 
-LAYOUTS = ["pool", "thread"]
+LAYOUTS = ["pool", "leader", "thread"]
 FAST = {"REFSTACK_DEVICE_BASE_MS": "0.5", "REFSTACK_DEVICE_CALLS": "4", "REFSTACK_RPC_POLL_MS": "1"}
 
 
@@ -227,7 +227,7 @@ async def random_shapes(path: Path, count: int, rng: random.Random) -> None:
 @pytest.mark.parametrize("batch", ["1", "32"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layout: str, batch: str) -> None:
-    """Four settings, 10,000 requests in all: in order, once, refused ones alone, whatever shares their batch."""
+    """Six settings, 15,000 requests in all: in order, once, refused ones alone, whatever shares their batch."""
     with running_stack(REFSTACK_LAYOUT=layout, TLLM_RPC_SUBMIT_BATCH_MAX=batch, **FAST) as stack:
         asyncio.run(random_shapes(stack.socket, 2500, random.Random(f"{layout}{batch}")))
         info = settled(stack)
@@ -249,6 +249,7 @@ def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layo
         {"ENQUEUE_COPY": "deepcopy"},
         {"ENQUEUE_COPY": "none"},
         {"RPC_RECEIVE": "event"},
+        {"LAYOUT": "leader", "RANKS": "2"},
         {"SUBMIT": "in-process", "LAYOUT": "thread"},
         {"SUBMIT": "in-process", "LAYOUT": "thread", "ENQUEUE_COPY": "none", "RANKS": "2"},
         {"OVERLAP": "off"},
@@ -281,8 +282,9 @@ def test_a_stopped_stack_leaves_no_process_and_no_socket_file(layout: str, numbe
         assert not any(_alive(pid) for pid in stack.pids.values())
 
 
-def test_rank_0_ends_by_itself_and_removes_its_socket_when_the_proxy_is_killed() -> None:
-    with running_stack(**FAST) as stack:
+@pytest.mark.parametrize("layout", ["pool", "leader"])
+def test_rank_0_ends_by_itself_and_removes_its_socket_when_the_proxy_is_killed(layout: str) -> None:
+    with running_stack(REFSTACK_LAYOUT=layout, **FAST) as stack:
         stack.process.kill()
         stack.process.wait()
         deadline = time.monotonic() + 10
@@ -305,6 +307,13 @@ def test_the_stack_says_so_when_rank_0_dies() -> None:
                 with error:
                     code = error.code
         assert code == 503
+
+
+def test_the_leader_process_runs_rank_0_on_a_thread_while_its_main_thread_waits() -> None:
+    with running_stack(REFSTACK_LAYOUT="leader", **FAST) as stack:
+        (rank0,) = [process for process in get(stack, "/server_info")["processes"] if process["role"] == "rank0"]
+        assert rank0["pid"] != stack.process.pid
+        assert {"MainThread", "rank0_main_task", "executor_loop"} <= set(rank0["threads"].values())
 
 
 def test_the_key_is_in_no_argument_and_in_no_log() -> None:
