@@ -6,7 +6,8 @@ edges and for the millisecond a saturated thread spends being switched.
   device          the device step fills >= 0.85 of the turn: the loop waits for the device
   executor_loop   the loop's thread burned, or held the GIL, >= 0.75: Python work on the loop itself
   gil             the GIL was held >= 0.80, >= 0.15 of it by others: they take it from the loop
-  front_end       the proxy burned >= 0.85 and none of the above: the loop has time left
+  front_end       the proxy burned >= 0.85, or fills >= 0.92 of its core together with the load process that is pinned
+                  there too, and none of the above: the loop has time left
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ LOOP_BUSY = 0.75
 GIL_BUSY = 0.80
 OTHERS_MATTER = 0.15
 FRONT_END_BUSY = 0.85
+SHARED_CORE_FULL = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,21 @@ def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR091
             f"the executor loop burned only {cpu.executor:.2f}" if cpu.executor is not None else "the engine had time"
         )
         return Limit("front_end", f"The front end used {cpu.front_end:.2f} of a core while {left}; {turn}.")
+    if apart and cpu.front_end is not None and _front_end_fills_its_core(cell, cpu):
+        return Limit(
+            "front_end",
+            f"The front end used {cpu.front_end:.2f} of a core and the load process {cpu.load or 0.0:.2f} of the same "
+            f"one: that core was full, and the loop had time left; {turn}.",
+        )
     return Limit("unclear", _what_is_known(cpu, held, turn))
+
+
+def _front_end_fills_its_core(cell: CellTables, cpu: CpuUse) -> bool:
+    """Say whether front end and load, pinned to one core together, used it up, the front end most of it."""
+    placement = cell.info.placement
+    together = placement.get("server") == placement.get("load") and (placement.get("load") or "any").isdecimal()
+    front_end, load = cpu.front_end or 0.0, cpu.load or 0.0
+    return together and front_end + load >= SHARED_CORE_FULL and front_end > load
 
 
 def _held(share: float | None) -> str:

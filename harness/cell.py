@@ -36,6 +36,7 @@ INTERRUPT_GRACE_S = 1.0
 MIN_STACKS_S = 2
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 120.0
+SHARED_CORE_NICE = -10  # a load process that waits for the server's core measures the scheduler
 
 
 _Watch = Callable[[], None]
@@ -50,6 +51,7 @@ class _Outcome:
     view: ServerView | None = None
     load_pids: list[int] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
+    load_nice: int = 0
 
     def passed(self, **times: int) -> None:
         self.phases = replace(self.phases, **times)
@@ -291,6 +293,7 @@ def _closed(info: CellInfo, outcome: _Outcome, state: str, error: str | None) ->
         stacks=outcome.stacks,
         processes=processes,
         server=dict(facts),
+        placement={**info.placement, "load_nice": str(outcome.load_nice)},
         ended_at=_now(),
         error=error,
         warnings=warnings,

@@ -37,7 +37,7 @@ class _Heard:
 class LoadCrew:
     """Speaks contracts.load's protocol with one process per spec. Used by one thread; Ctrl-C may interrupt any wait."""
 
-    def __init__(self, guard: Guard, specs: Sequence[LoadSpec], *, log: Path, cpus: Sequence[int]) -> None:
+    def __init__(self, guard: Guard, specs: Sequence[LoadSpec], *, log: Path, cpus: Sequence[int], nice: int) -> None:
         self._log = log
         self._heard: queue.Queue[_Heard] = queue.Queue()
         self._progress: dict[int, dict[str, Any]] = {}
@@ -45,6 +45,8 @@ class LoadCrew:
         self._children = [
             Child(guard, [sys.executable, "-m", "loadgen.process"], log=log, cpus=cpus, pipes=True) for _ in specs
         ]
+        favoured = [child.favour(nice) for child in self._children] if nice else [False]
+        self.favoured = all(favoured)
         for worker, (child, spec) in enumerate(zip(self._children, specs, strict=True)):
             threading.Thread(
                 target=self._listen, args=(worker, child), name=f"load_listener_{worker}", daemon=True

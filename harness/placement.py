@@ -16,6 +16,11 @@ class Placement:
     load: Sequence[int] = ()
     observers: Sequence[int] = ()
 
+    @property
+    def load_beside_server(self) -> bool:
+        """Say whether load and server share a core."""
+        return bool(set(self.load) & (set(self.server) | set(self.rank0)))
+
     def describe(self) -> Mapping[str, str]:
         named = {"rank0": self.rank0, "server": self.server, "load": self.load, "observers": self.observers}
         return {role: ",".join(map(str, cpus)) or "any" for role, cpus in named.items()}

@@ -100,6 +100,14 @@ class Child:
     def pid(self) -> int:
         return self.popen.pid
 
+    def favour(self, nice: int) -> bool:
+        """Set the niceness of the process (before it starts threads); False when that is not permitted."""
+        try:
+            os.setpriority(os.PRIO_PROCESS, self.pid, nice)
+        except (PermissionError, ProcessLookupError):
+            return False
+        return True
+
     def running(self) -> bool:
         return self.popen.poll() is None
 
