@@ -122,7 +122,14 @@ class CellRunner:
 
             cleanup.callback(stop_server)
             outcome.view = server.view()
-            crew = LoadCrew(self._guard, self._specs(cell, folder, server), log=folder.client_log, cpus=placement.load)
+            crew = LoadCrew(
+                self._guard,
+                self._specs(cell, folder, server),
+                log=folder.client_log,
+                cpus=placement.load,
+                nice=SHARED_CORE_NICE if placement.load_beside_server else 0,
+            )
+            outcome.load_nice = SHARED_CORE_NICE if crew.favoured else 0
             cleanup.callback(lambda: crew.stop(STOP_GRACE_S if ended_well else INTERRUPT_GRACE_S))
             outcome.load_pids = crew.pids
             host = self._start_observers(folder, outcome, cleanup) if self._observe else None
