@@ -175,7 +175,7 @@ class RpcProxy:
             sink.notify()
 
     def _fail_requests(self, client_ids: Sequence[int], reason: str) -> None:
-        self.handle_responses([ErrorResponse(client_id, reason) for client_id in client_ids])
+        self.handle_responses([ErrorResponse(client_id, reason, 503) for client_id in client_ids])
 
     def forget(self, client_id: int) -> None:
         """Drop a request's sink; what still comes for it is dropped too."""

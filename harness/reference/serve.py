@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -22,7 +21,7 @@ from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.rank0 import Rank0
 from harness.reference.rpc.envelope import RPCError
-from harness.reference.settings import KNOBS, ReferenceSettings
+from harness.reference.settings import KNOBS, ReferenceSettings, given_in, require_extras
 
 BACKLOG = 4096
 INTERRUPTED = 130
@@ -45,9 +44,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def settings_from(options: argparse.Namespace) -> ReferenceSettings:
     """Combine environment and options. Raises UsageError."""
-    settings = ReferenceSettings.from_env()
-    given = {knob.field: knob.parse(text) for knob in KNOBS if (text := getattr(options, knob.field)) is not None}
-    return replace(settings, **given)
+    given = given_in(os.environ)
+    given |= {knob.field: knob.parse(text) for knob in KNOBS if (text := getattr(options, knob.field)) is not None}
+    settings = ReferenceSettings.of(given)
+    require_extras(settings)
+    return settings
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,8 +2,9 @@
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from importlib.util import find_spec
 from typing import Any
 
 from contracts.errors import UsageError
@@ -68,6 +69,12 @@ def _knob(
 class ReferenceSettings:
     """What a reference stack is launched with. The defaults are a host-bound generation server (see docs)."""
 
+    preset: str = _knob(
+        "none",
+        "REFSTACK_PRESET",
+        "defaults of the other settings, as the original was in May 2026 or is now; what is given explicitly wins",
+        choices=("none", "original-2026-05", "current"),
+    )
     submit_batch_max: int = _knob(
         1, "TLLM_RPC_SUBMIT_BATCH_MAX", "requests per submit RPC; 1 sends each alone", low=1, high=65536
     )
@@ -171,6 +178,12 @@ class ReferenceSettings:
     gc_gen0_threshold: int = _knob(
         20000, "REFSTACK_GC_GEN0_THRESHOLD", "generation-0 threshold where gc is threshold or frozen", low=1
     )
+    json: str = _knob(
+        "stdlib",
+        "REFSTACK_JSON",
+        "HTTP bodies and chunks: stdlib's loads and pydantic's dump, as in the original; or orjson for both",
+        choices=("stdlib", "orjson"),
+    )
     perf_metrics_max_requests: int = _knob(
         65536, "REFSTACK_PERF_METRICS_MAX_REQUESTS", "finished requests kept for /perf_metrics; 0: none", low=0
     )
@@ -180,13 +193,13 @@ class ReferenceSettings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "ReferenceSettings":
-        """Read every setting's variable; absent ones keep their default. Raises UsageError on a bad value."""
-        environ = os.environ if environ is None else environ
-        known = {knob.env for knob in KNOBS}
-        for name in environ:
-            if name.startswith(("REFSTACK_", "TLLM_RPC_")) and name not in known:
-                raise UsageError(unknown_knob(name))
-        return cls(**{knob.field: knob.parse(environ[knob.env]) for knob in KNOBS if knob.env in environ})
+        """Read every setting's variable; absent ones are as the preset says. Raises UsageError on a bad value."""
+        return cls.of(given_in(os.environ if environ is None else environ))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "ReferenceSettings":
+        """Make settings from explicit values, by field name; the preset among them decides what the others are."""
+        return cls(**{**PRESETS[given.get("preset", "none")], **given})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -210,9 +223,48 @@ def _declared() -> tuple[Knob, ...]:
 
 KNOBS = _declared()
 
+# What the original did before its changes of mid-2026 (docs/reference-stack.md names them), and what it does now.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "original-2026-05": {
+        "token_ids": "list",
+        "enqueue_copy": "deepcopy",
+        "root_unpickle": "on",
+        "double_getter": "on",
+        "submit": "rpc",
+        "submit_batch_max": 1,
+        "rpc_receive": "poll",
+        "json": "stdlib",
+    },
+    "current": {
+        "token_ids": "int32",
+        "enqueue_copy": "list",
+        "root_unpickle": "off",
+        "double_getter": "off",
+        "submit_batch_max": 1,
+        "rpc_receive": "event",
+    },
+}
+
+
+def given_in(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read the settings that `environ` has, by field name. Raises UsageError on a bad value or an unknown setting."""
+    known = {knob.env for knob in KNOBS}
+    for name in environ:
+        if name.startswith(("REFSTACK_", "TLLM_RPC_")) and name not in known:
+            raise UsageError(unknown_knob(name))
+    return {knob.field: knob.parse(environ[knob.env]) for knob in KNOBS if knob.env in environ}
+
 
 def unknown_knob(name: str) -> str:
     """Say that the reference stack has no such variable, with the nearest one it has."""
     near = difflib.get_close_matches(name, [knob.env for knob in KNOBS], 1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "loadgen serve --help lists them"
     return f"the reference stack has no setting {name}: {hint}"
+
+
+def require_extras(settings: ReferenceSettings, installed: Callable[[str], object] = find_spec) -> None:
+    """Refuse settings that need a library which is not installed. Raises UsageError with what to install."""
+    for env, value, library, extra in (("REFSTACK_JSON", settings.json, "orjson", "fast"),):
+        if value == library and not installed(library):
+            raise UsageError(f"{env}={value}: {library} is not installed; pip install 'loadgen-gil[{extra}]' brings it")

@@ -142,13 +142,26 @@ class Response:
 
 @dataclass(slots=True)
 class ErrorResponse:
-    """A request that rank 0 refused or lost; ends it at the proxy."""
+    """A request that was refused or lost; ends it at the proxy. Refusals are 4xx, the stack's own failures 5xx."""
 
     client_id: int
     message: str
+    http_status: int = 400
 
 
-AnyResponse = Response | ErrorResponse
+@dataclass(slots=True)
+class Formatted:
+    """A Response as the bytes that it adds to an HTTP answer; `output_tokens` counts those in it."""
+
+    client_id: int
+    pieces: list[bytes]
+    output_tokens: int
+    is_final: bool = False
+    timing: RequestTiming | None = None
+
+
+EngineResponse = Response | ErrorResponse
+AnyResponse = EngineResponse | Formatted
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from harness.reference.rpc.server import RPCServer
 from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import (
-    AnyResponse,
+    EngineResponse,
     ErrorResponse,
     GenerationRequest,
     PackedGenerationRequest,
@@ -147,7 +147,7 @@ class RpcWorker:
         if request_id is not None:
             self._executor.cancel(request_id)
 
-    def _fetch_responses(self) -> list[AnyResponse]:
+    def _fetch_responses(self) -> list[EngineResponse]:
         """Wait for responses, take all of them as one list, and forget the requests that ended."""
         responses = self._executor.await_responses(AWAIT_RESPONSES_S)
         for response in responses:
@@ -155,7 +155,7 @@ class RpcWorker:
                 self._results.pop(response.client_id, None)
         return responses
 
-    async def fetch_responses_loop_async(self) -> AsyncIterator[list[AnyResponse]]:
+    async def fetch_responses_loop_async(self) -> AsyncIterator[list[EngineResponse]]:
         """Stream the response lists, one message each, until shutdown."""
         while not self.shutdown_event.is_set():
             responses = await asyncio.to_thread(self._fetch_responses)

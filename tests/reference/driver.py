@@ -10,11 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from contracts import direct as wire
+
+FAST = {"REFSTACK_DEVICE_BASE_MS": "0.5", "REFSTACK_DEVICE_CALLS": "4", "REFSTACK_RPC_POLL_MS": "1"}
 
 
 @dataclass
@@ -146,3 +150,26 @@ class DirectClient:
 
 def random_prompt(rng: random.Random, longest: int = 300) -> list[int]:
     return [rng.randrange(256, 32_000) for _ in range(rng.randint(1, longest))]
+
+
+def get(stack: Stack, path: str) -> Any:
+    with urllib.request.urlopen(stack.url + path, timeout=30) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def settled(stack: Stack) -> dict[str, Any]:
+    """Wait until nothing is in flight any more; return what the server says then."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        info: dict[str, Any] = get(stack, "/server_info")
+        if info["active_requests"] == 0 and info["in_flight"] == 0:
+            return info
+        time.sleep(0.02)
+    raise AssertionError("requests stayed in flight")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver import DirectClient, Stack, random_prompt, running_stack
+from driver import FAST, DirectClient, Stack, alive, get, random_prompt, running_stack, settled
 
 from contracts import direct as wire
 from harness.reference import tokens
@@ -22,7 +22,6 @@ from harness.reference.engine.device import expected_tokens
 pytestmark = pytest.mark.stack
 
 LAYOUTS = ["pool", "leader", "thread"]
-FAST = {"REFSTACK_DEVICE_BASE_MS": "0.5", "REFSTACK_DEVICE_CALLS": "4", "REFSTACK_RPC_POLL_MS": "1"}
 
 
 def post(stack: Stack, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -37,26 +36,10 @@ def post(stack: Stack, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def get(stack: Stack, path: str) -> Any:
-    with urllib.request.urlopen(stack.url + path, timeout=30) as answer:
-        return json.loads(answer.read() or b"null")
-
-
 def events_of(content: bytes) -> list[Any]:
     data = [line[6:] for line in content.decode().split("\n") if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     return [json.loads(item) for item in data[:-1]]
-
-
-def settled(stack: Stack) -> dict[str, Any]:
-    """Wait until nothing is in flight any more; return what the server says then."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        info: dict[str, Any] = get(stack, "/server_info")
-        if info["active_requests"] == 0 and info["in_flight"] == 0:
-            return info
-        time.sleep(0.02)
-    raise AssertionError("requests stayed in flight")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -270,7 +253,7 @@ def test_no_lever_changes_what_a_request_is_answered(levers: dict[str, str]) -> 
         assert stack.stop() == 0
         roles = {process["role"] for process in info["processes"]}
         assert len([role for role in roles if role.startswith("rank")]) >= int(levers.get("RANKS", "1")) - 1
-        assert not any(_alive(process["pid"]) for process in info["processes"])
+        assert not any(alive(process["pid"]) for process in info["processes"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -279,7 +262,7 @@ def test_a_stopped_stack_leaves_no_process_and_no_socket_file(layout: str, numbe
     with running_stack(REFSTACK_LAYOUT=layout, **FAST) as stack:
         assert stack.stop(number) == 0
         assert {entry.name for entry in stack.folder.iterdir()} == {"server.log"}
-        assert not any(_alive(pid) for pid in stack.pids.values())
+        assert not any(alive(pid) for pid in stack.pids.values())
 
 
 @pytest.mark.parametrize("layout", ["pool", "leader"])
@@ -288,9 +271,9 @@ def test_rank_0_ends_by_itself_and_removes_its_socket_when_the_proxy_is_killed(l
         stack.process.kill()
         stack.process.wait()
         deadline = time.monotonic() + 10
-        while _alive(stack.pids["rank0"]) and time.monotonic() < deadline:
+        while alive(stack.pids["rank0"]) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert not _alive(stack.pids["rank0"])
+        assert not alive(stack.pids["rank0"])
         assert not list(stack.folder.glob("refstack-*"))
 
 
@@ -324,10 +307,3 @@ def test_the_key_is_in_no_argument_and_in_no_log() -> None:
             assert not any(len(word) >= 64 and set(word) <= set("0123456789abcdef") for word in words)
         log = (stack.folder / "server.log").read_text()
         assert not any(len(w) == 64 and set(w) <= set("0123456789abcdef") for w in log.replace("'", " ").split())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

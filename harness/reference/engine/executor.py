@@ -13,7 +13,7 @@ from harness.reference.engine.loop import ExecutorLoop
 from harness.reference.engine.request import EngineRequest
 from harness.reference.ranks.group import RankGroup
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse
+from harness.reference.types import EngineResponse, ErrorResponse
 
 
 class RequestRefused(ValueError):  # noqa: N818 - it names what happened
@@ -41,7 +41,7 @@ class Executor:
         self._enqueue_lock = threading.Lock()
         self._next_request_id = 1
         self._response_ready = threading.Condition()
-        self._responses: list[AnyResponse] = []
+        self._responses: list[EngineResponse] = []
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._event_loop, name="executor_loop", daemon=True)
 
@@ -72,11 +72,11 @@ class Executor:
         """End a request at the next turn of the loop, wherever it is; an unknown id is ignored."""
         self._queue.put(Cancel(request_id))
 
-    def post(self, response: AnyResponse) -> None:
+    def post(self, response: EngineResponse) -> None:
         """Put a response that no step produced on its way: a refusal, or the end of what never began."""
         self._enqueue([response])
 
-    def await_responses(self, timeout_s: float) -> list[AnyResponse]:
+    def await_responses(self, timeout_s: float) -> list[EngineResponse]:
         """Wait until there are responses and take all of them; an empty list after `timeout_s` without any."""
         with self._response_ready:
             if not self._responses:
@@ -119,7 +119,7 @@ class Executor:
         if self._settings.max_num_tokens and length > self._settings.max_num_tokens:
             raise RequestRefused(f"the prompt has {length} tokens; max_num_tokens is {self._settings.max_num_tokens}")
 
-    def _enqueue(self, responses: list[AnyResponse]) -> None:
+    def _enqueue(self, responses: list[EngineResponse]) -> None:
         with self._response_ready:
             self._responses.extend(responses)
             self._response_ready.notify_all()
@@ -132,5 +132,5 @@ class Executor:
             self.failure = error
             log.error(f"executor loop failed: {error!r}")
             clients = set(self._loop.clients()) | (set() if self._group is None else self._group.clients())
-            self._enqueue([ErrorResponse(client, f"the executor loop failed: {error!r}") for client in clients])
+            self._enqueue([ErrorResponse(client, f"the executor loop failed: {error!r}", 500) for client in clients])
             self._on_failure()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from harness.reference.engine.request import EngineRequest
 from harness.reference.ranks.router import RankLoad
-from harness.reference.types import AnyResponse
+from harness.reference.types import EngineResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Intake(Protocol):
     def take(self, load: Callable[[], RankLoad], *, block: bool) -> Taken:
         """Take what has come; with `block`, wait for something."""
 
-    def exchange(self, responses: list[AnyResponse]) -> list[AnyResponse]:
+    def exchange(self, responses: list[EngineResponse]) -> list[EngineResponse]:
         """Hand over this rank's responses of the turn; return those to pass on from here."""
 
 
@@ -83,5 +83,5 @@ class LocalIntake:
             else:
                 return Taken(new, cancelled, stopping=True, arrived=len(new))
 
-    def exchange(self, responses: list[AnyResponse]) -> list[AnyResponse]:
+    def exchange(self, responses: list[EngineResponse]) -> list[EngineResponse]:
         return responses

@@ -17,9 +17,9 @@ from harness.reference.engine.request import ActiveRequest
 from harness.reference.engine.scheduler import Batch
 from harness.reference.ranks.router import RankLoad
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, Response, monotonic_s
+from harness.reference.types import EngineResponse, Response, monotonic_s
 
-Emit = Callable[[list[AnyResponse]], None]
+Emit = Callable[[list[EngineResponse]], None]
 Record = Callable[[Iteration], None]
 
 
@@ -54,7 +54,7 @@ class ExecutorLoop:
         self._waiting: deque[Queued] = deque()
         self._active: dict[int, ActiveRequest] = {}
         self._free_slots = list(range(settings.max_batch_size - 1, -1, -1))
-        self._ended: list[AnyResponse] = []
+        self._ended: list[EngineResponse] = []
         self._fetched = 0
         self._stopping = False
         self._probe: GilProbe | None = None

@@ -9,7 +9,14 @@ from harness.reference import log
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, SamplingParams, request_class
+from harness.reference.types import (
+    AnyResponse,
+    EngineResponse,
+    ErrorResponse,
+    Formatted,
+    SamplingParams,
+    request_class,
+)
 
 _FINISH = {None: wire.RUNNING, "length": wire.LENGTH, "stop": wire.STOP, "cancelled": wire.CANCELLED}
 
@@ -27,7 +34,7 @@ class DirectConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tags: dict[int, int] = {}
         self._clients: dict[int, int] = {}
-        self._arrived: list[AnyResponse] = []
+        self._arrived: list[EngineResponse] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -73,6 +80,7 @@ class DirectConnection(asyncio.Protocol):
     # on rpc_proxy_main_loop
 
     def deliver(self, _: int, response: AnyResponse) -> None:
+        assert not isinstance(response, Formatted), "requests of the direct drive are not post-processed"
         self._arrived.append(response)
 
     def notify(self) -> None:
@@ -81,7 +89,7 @@ class DirectConnection(asyncio.Protocol):
 
     # on the main thread again
 
-    def _write(self, responses: list[AnyResponse]) -> None:
+    def _write(self, responses: list[EngineResponse]) -> None:
         entries = bytearray()
         all_tokens: list[int] = []
         count = 0

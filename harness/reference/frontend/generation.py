@@ -5,14 +5,26 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 
+from harness.reference.frontend.chunks import AnswerForm, AnswerWriter
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, Response, SamplingParams, request_class
+from harness.reference.types import (
+    AnyResponse,
+    ErrorResponse,
+    Formatted,
+    Response,
+    SamplingParams,
+    request_class,
+)
 
 
 class GenerationFailed(Exception):  # noqa: N818 - it names what happened
     """Rank 0 refused or lost the request, or it took longer than the stack's request timeout."""
+
+    def __init__(self, message: str, http_status: int) -> None:
+        super().__init__(message)
+        self.http_status = http_status
 
 
 class _Inbox:
@@ -86,15 +98,18 @@ class Generator:
         self._wants_timing = settings.perf_metrics_max_requests > 0
         self._timeout_s = settings.request_timeout_s
         self._request_class = request_class(settings.token_ids)
+        self._json = settings.json
         self._sink = _HttpSink(asyncio.get_running_loop())
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, *, streaming: bool, arrived_s: float) -> "Generation":
+    def submit(
+        self, prompt: list[int], sampling: SamplingParams, form: AnswerForm, *, arrived_s: float
+    ) -> "Generation":
         """Send a request to rank 0; blocks the HTTP loop until its bytes are with ZMQ, as the original does.
 
         `arrived_s` is when the HTTP request reached the application, CLOCK_MONOTONIC seconds.
         """
         sampling.return_perf_metrics = self._wants_timing
-        request = self._request_class(prompt, sampling, streaming=streaming, arrival_time=time.monotonic())
+        request = self._request_class(prompt, sampling, streaming=form.streaming, arrival_time=time.monotonic())
         client_id = self._proxy.new_client_id()
         inbox = self._sink.open(client_id)
         try:
@@ -102,9 +117,10 @@ class Generator:
         except BaseException:
             self._sink.close(client_id)
             raise
-        return Generation(self, client_id, len(prompt), inbox, arrived_s, self._timeout_s)
+        writer = AnswerWriter(client_id, form, self._json)
+        return Generation(self, client_id, form.response_id(client_id), inbox, writer, arrived_s, self._timeout_s)
 
-    def finish(self, generation: "Generation", last: Response | None) -> None:
+    def finish(self, generation: "Generation", last: Formatted | None) -> None:
         """Let go of a request. Without its last response (the client went away, the time ran out) it is aborted."""
         self._sink.close(generation.client_id)
         if last is None:
@@ -120,33 +136,33 @@ class Generator:
 
 
 class Generation:
-    """One request under way; `output_tokens` counts what `responses` has yielded so far."""
+    """One request under way."""
 
     def __init__(
         self,
         generator: Generator,
         client_id: int,
-        prompt_tokens: int,
+        response_id: str,
         inbox: _Inbox,
+        writer: AnswerWriter,
         arrived_s: float,
         timeout_s: float,
     ) -> None:
         self.client_id = client_id
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = 0
+        self.response_id = response_id
         self.arrived_s = arrived_s
         self.first_token_s: float | None = None
-        self.response_id: str | None = None
         self._generator = generator
         self._inbox = inbox
+        self._writer = writer
         self._timeout_s = timeout_s
 
-    async def responses(self) -> AsyncIterator[Response]:
-        """Yield the responses up to the last one. Raises GenerationFailed.
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the answer's bytes as they come, up to the last. Raises GenerationFailed.
 
         Closed early (the client went away, an error in the writer), it aborts the request on rank 0.
         """
-        last: Response | None = None
+        last: Formatted | None = None
         refused = False
         expiry = asyncio.get_running_loop().call_later(self._timeout_s, self._inbox.expire)
         try:
@@ -154,15 +170,16 @@ class Generation:
                 response = await self._inbox.get()
                 if isinstance(response, ErrorResponse):
                     refused = True
-                    raise GenerationFailed(response.message)
-                if self.first_token_s is None and response.token_ids:
+                    raise GenerationFailed(response.message, response.http_status)
+                formatted = self._writer.write(response) if isinstance(response, Response) else response
+                if self.first_token_s is None and formatted.output_tokens:
                     self.first_token_s = time.monotonic()
-                self.output_tokens += len(response.token_ids)
-                if response.is_final:
-                    last = response
-                yield response
+                if formatted.is_final:
+                    last = formatted
+                for piece in formatted.pieces:
+                    yield piece
         except TimeoutError as error:
-            raise GenerationFailed(f"the request took longer than {self._timeout_s:g} s") from error
+            raise GenerationFailed(f"the request took longer than {self._timeout_s:g} s", 504) from error
         finally:
             expiry.cancel()
             if not refused:

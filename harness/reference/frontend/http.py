@@ -6,7 +6,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness.reference import tokens
 from harness.reference.frontend import protocol as oai
+from harness.reference.frontend.chunks import AnswerForm
 from harness.reference.frontend.generation import Generation, GenerationFailed, Generator
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
@@ -27,7 +28,7 @@ from harness.reference.types import SamplingParams
 
 MODEL = "reference"
 CHAT_DEFAULT_TOKENS = 256
-DONE = "data: [DONE]\n\n"
+DONE = b"data: [DONE]\n\n"
 
 
 class _Refused(Exception):  # noqa: N818 - it names what happened
@@ -61,7 +62,7 @@ def _error(message: str, code: int) -> JSONResponse:
     return JSONResponse(oai.ErrorEnvelope.of(message, code).model_dump(), status_code=code)
 
 
-def _sampling(body: oai.CompletionRequest | oai.ChatRequest, max_tokens: int) -> SamplingParams:
+def _sampling(body: oai.GenerationBody, max_tokens: int) -> SamplingParams:
     return SamplingParams(
         max_tokens=max_tokens,
         ignore_eos=body.ignore_eos,
@@ -109,6 +110,10 @@ class HttpFrontend:
         app = FastAPI(
             title="reference serving stack", lifespan=lifespan, docs_url=None, redoc_url=None, **_no_telemetry()
         )
+        if self._settings.json == "orjson":
+            from harness.reference.frontend.bodies import OrjsonRoute
+
+            app.router.route_class = OrjsonRoute
         app.add_middleware(_ArrivalStamp)
         app.add_exception_handler(_Refused, self._on_refused)
         app.add_exception_handler(RequestValidationError, self._on_invalid)
@@ -181,105 +186,62 @@ class HttpFrontend:
 
     # generation
 
-    def _submit(self, request: Request, ids: list[int], sampling: SamplingParams, *, streaming: bool) -> Generation:
+    async def completions(self, body: oai.CompletionRequest, request: Request) -> Response:
+        return await self._answer(body, _prompt_ids(body.prompt), body.max_tokens, request, chat=False)
+
+    async def chat_completions(self, body: oai.ChatRequest, request: Request) -> Response:
+        max_tokens = body.max_completion_tokens or body.max_tokens or CHAT_DEFAULT_TOKENS
+        return await self._answer(body, _chat_ids(body), max_tokens, request, chat=True)
+
+    async def _answer(
+        self, body: oai.GenerationBody, ids: list[int], max_tokens: int, request: Request, *, chat: bool
+    ) -> Response:
+        form = AnswerForm(
+            chat=chat,
+            streaming=body.stream,
+            include_usage=body.stream_options is not None and body.stream_options.include_usage,
+            model=body.model or MODEL,
+            created=oai.now_s(),
+            prompt_tokens=len(ids),
+        )
+        generation = self._submit(ids, _sampling(body, max_tokens), form, request.scope["arrived_s"])
+        if body.stream:
+            return _event_stream(_events(generation))
+        return Response(await _whole(generation, request), media_type="application/json")
+
+    def _submit(self, ids: list[int], sampling: SamplingParams, form: AnswerForm, arrived_s: float) -> Generation:
         assert self._generator is not None
         if not all(0 <= token < 2**31 for token in ids):
             raise _Refused("token ids must be between 0 and 2147483647", 400)
         try:
-            return self._generator.submit(ids, sampling, streaming=streaming, arrived_s=request.scope["arrived_s"])
+            return self._generator.submit(ids, sampling, form, arrived_s=arrived_s)
         except RPCError as error:
             raise _Refused(f"rank 0 cannot be reached: {error}", 503) from error
 
-    async def completions(self, body: oai.CompletionRequest, request: Request) -> Response:
-        generation = self._submit(
-            request, _prompt_ids(body.prompt), _sampling(body, body.max_tokens), streaming=body.stream
-        )
-        model, created = body.model or MODEL, oai.now_s()
-        name = generation.response_id = f"cmpl-{generation.client_id}"
-        usage_wanted = body.stream_options is not None and body.stream_options.include_usage
 
-        def chunk(text: str, finish_reason: str | None) -> str:
-            choice = oai.CompletionChoice(text=text, finish_reason=finish_reason)
-            part = oai.Completion(id=name, created=created, model=model, choices=[choice])
-            return f"data: {part.model_dump_json(exclude_unset=False, exclude={'usage'})}\n\n"
-
-        def usage(counted: oai.Usage) -> str:
-            part = oai.Completion(id=name, created=created, model=model, choices=[], usage=counted)
-            return f"data: {part.model_dump_json()}\n\n"
-
-        if body.stream:
-            return _event_stream(_events(generation, None, chunk, usage if usage_wanted else None))
-        text, finish_reason = await _whole(generation, request)
-        choice = oai.CompletionChoice(text=text, finish_reason=finish_reason)
-        counted = oai.Usage.of(generation.prompt_tokens, generation.output_tokens)
-        whole = oai.Completion(id=name, created=created, model=model, choices=[choice], usage=counted)
-        return Response(whole.model_dump_json(), media_type="application/json")
-
-    async def chat_completions(self, body: oai.ChatRequest, request: Request) -> Response:
-        max_tokens = body.max_completion_tokens or body.max_tokens or CHAT_DEFAULT_TOKENS
-        generation = self._submit(request, _chat_ids(body), _sampling(body, max_tokens), streaming=body.stream)
-        model, created = body.model or MODEL, oai.now_s()
-        name = generation.response_id = f"chatcmpl-{generation.client_id}"
-        usage_wanted = body.stream_options is not None and body.stream_options.include_usage
-
-        def delta(message: oai.ChatMessage, finish_reason: str | None) -> str:
-            choice = oai.ChatDeltaChoice(delta=message, finish_reason=finish_reason)
-            part = oai.ChatChunk(id=name, created=created, model=model, choices=[choice])
-            return f"data: {part.model_dump_json(exclude={'usage'})}\n\n"
-
-        def chunk(text: str, finish_reason: str | None) -> str:
-            return delta(oai.ChatMessage(content=text), finish_reason)
-
-        def usage(counted: oai.Usage) -> str:
-            part = oai.ChatChunk(id=name, created=created, model=model, choices=[], usage=counted)
-            return f"data: {part.model_dump_json()}\n\n"
-
-        if body.stream:
-            opener = delta(oai.ChatMessage(role="assistant"), None)
-            return _event_stream(_events(generation, opener, chunk, usage if usage_wanted else None))
-        text, finish_reason = await _whole(generation, request)
-        choice = oai.ChatChoice(message=oai.ChatMessage(role="assistant", content=text), finish_reason=finish_reason)
-        counted = oai.Usage.of(generation.prompt_tokens, generation.output_tokens)
-        whole = oai.ChatCompletion(id=name, created=created, model=model, choices=[choice], usage=counted)
-        return Response(whole.model_dump_json(), media_type="application/json")
-
-
-def _event_stream(events: AsyncIterator[str]) -> StreamingResponse:
+def _event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-async def _events(
-    generation: Generation,
-    opener: str | None,
-    chunk: Callable[[str, str | None], str],
-    usage: Callable[[oai.Usage], str] | None,
-) -> AsyncIterator[str]:
-    """Write a request's responses as server-sent events; a failure becomes an error event."""
-    if opener is not None:
-        yield opener
+async def _events(generation: Generation) -> AsyncIterator[bytes]:
+    """Pass a request's events on; a failure becomes an error event."""
     try:
-        async with contextlib.aclosing(generation.responses()) as responses:  # type: ignore[type-var]
-            async for response in responses:
-                yield chunk(tokens.decode(response.token_ids), response.finish_reason)
+        async with contextlib.aclosing(generation.pieces()) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                yield piece
     except GenerationFailed as error:
-        yield f"data: {oai.ErrorEnvelope.of(str(error), 500).model_dump_json()}\n\n"
+        failed = oai.ErrorEnvelope.of(str(error), error.http_status)
+        yield f"data: {failed.model_dump_json()}\n\n".encode()
         return
-    if usage is not None:
-        yield usage(oai.Usage.of(generation.prompt_tokens, generation.output_tokens))
     yield DONE
 
 
-async def _whole(generation: Generation, request: Request) -> tuple[str, str | None]:
-    """Collect a whole answer as (text, finish reason); a client that goes away meanwhile aborts it."""
+async def _whole(generation: Generation, request: Request) -> bytes:
+    """Collect a whole answer's body; a client that goes away meanwhile aborts it."""
 
-    async def collect() -> tuple[str, str | None]:
-        text: list[str] = []
-        finish_reason: str | None = None
-        async with contextlib.aclosing(generation.responses()) as responses:  # type: ignore[type-var]
-            async for response in responses:
-                text.append(tokens.decode(response.token_ids))
-                finish_reason = response.finish_reason
-        return "".join(text), finish_reason
+    async def collect() -> bytes:
+        async with contextlib.aclosing(generation.pieces()) as pieces:  # type: ignore[type-var]
+            return b"".join([piece async for piece in pieces])
 
     collecting = asyncio.create_task(collect())
     leaving = asyncio.create_task(_await_disconnected(request))
@@ -289,7 +251,7 @@ async def _whole(generation: Generation, request: Request) -> tuple[str, str | N
             raise _Refused("the client went away", 499)
         return collecting.result()
     except GenerationFailed as error:
-        raise _Refused(str(error), 400) from error
+        raise _Refused(str(error), error.http_status) from error
     finally:
         for task in (collecting, leaving):
             task.cancel()

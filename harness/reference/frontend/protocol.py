@@ -12,7 +12,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Request(BaseModel):
+class GenerationBody(BaseModel):
     """What both endpoints accept; unknown fields are let through, as OpenAI clients send many."""
 
     model_config = ConfigDict(extra="allow")
@@ -29,7 +29,7 @@ class _Request(BaseModel):
     n: Annotated[int, Field(ge=1, le=1)] = 1
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(GenerationBody):
     prompt: str | TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] = 16
 
@@ -46,7 +46,7 @@ class Message(BaseModel):
     content: str | list[ContentPart] | None = None
 
 
-class ChatRequest(_Request):
+class ChatRequest(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None

@@ -14,7 +14,7 @@ from harness.reference.engine.intake import LocalIntake, Queued, Taken
 from harness.reference.ranks.link import LOAD, Link, LinkBroken
 from harness.reference.ranks.router import Arrival, RankLoad, route
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import AnyResponse, ErrorResponse, Response
+from harness.reference.types import EngineResponse, ErrorResponse, Response
 
 STOP_TIMEOUT_S = 5.0
 
@@ -48,7 +48,7 @@ class RankGroup:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pending: deque[Queued] = deque()
         self._outstanding: dict[int, int] = {}
-        self._ended: list[AnyResponse] = []
+        self._ended: list[EngineResponse] = []
 
     @property
     def pids(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class RankGroup:
             return own
         return message
 
-    def exchange(self, responses: list[AnyResponse]) -> list[AnyResponse]:
+    def exchange(self, responses: list[EngineResponse]) -> list[EngineResponse]:
         """Gather every rank's responses of this turn; rank 0 waits for the slowest."""
         responses = responses + self._ended
         self._ended = []
@@ -167,7 +167,7 @@ class RankIntake:
         new = [one for one in message.new if one.request_id in mine]
         return Taken(new, message.cancelled, message.stopping, arrived=len(new))
 
-    def exchange(self, responses: list[AnyResponse]) -> list[AnyResponse]:
+    def exchange(self, responses: list[EngineResponse]) -> list[EngineResponse]:
         try:
             self._link.send_object(responses)
         except LinkBroken:
