@@ -3,6 +3,10 @@
 Looks fall at random moments, so the share of looks in which something was so estimates the share of wall time in which
 it was. A thread wants the GIL when it waits on its locks, or was woken from there and has no core yet. Looks at threads
 that slept for long are rarer and weigh as many looks as they stand for.
+
+How long a thread slept in all the kernel knows exactly: what is left of wall time after its time on a core and in the
+queue for one. So looks need only tell which share of the sleep was on the GIL, and of the queue after it: for a
+thread that sleeps nowhere else there is little left to guess.
 """
 
 from collections import defaultdict
@@ -11,22 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from analysis.files import readable
+from analysis.gil_steps import Flags, Floats, Ints, StepWaits, waits_per_step
 from analysis.stacks import group_of, is_executor_loop
-from analysis.window import NS_PER_MS, NS_PER_S, Window
+from analysis.window import NS_PER_S, Window
 from contracts.arrow import read_batches
 from contracts.records import GIL, GilRow
 
 NOBODY = "(nobody)"
 UNKNOWN = "(not known)"
-LONGEST_GAP_NS = 100 * NS_PER_MS
-_BATCHES = 20
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +53,12 @@ class ThreadShare:
 
 
 @dataclass(frozen=True, slots=True)
-class StepWaits:
-    """The executor loop's GIL wait inside its steps, over `steps` of them that the looks cover.
+class _Clock:
+    """A thread's exact time on a core and in the queue for one so far, at a moment."""
 
-    `share` is of the steps' wall time, with its standard error (batch means); `mean_ms` is that share of the mean
-    step. `p50_ms` and `p99_ms` are over single steps, between whose few looks the wait is interpolated: they blur what
-    is shorter than the gap between looks, `gap_ms` on the average. The last two are means over the steps that took in
-    new requests and those that did not (None where the log does not say or there are none).
-    """
-
-    steps: int
-    share: float
-    share_error: float
-    mean_ms: float
-    p50_ms: float
-    p99_ms: float
-    gap_ms: float
-    with_arrivals_ms: float | None
-    without_arrivals_ms: float | None
+    t_ns: int
+    cpu_ns: int
+    queue_ns: int
 
 
 class GilTally:
@@ -88,6 +74,10 @@ class GilTally:
         self._blame: defaultdict[int, defaultdict[tuple[int | None, bool, str | None], float]] = defaultdict(
             lambda: defaultdict(float)
         )
+        self._rare: set[int] = set()
+        self._asleep_holding: defaultdict[int, float] = defaultdict(float)
+        self._woken: defaultdict[int, float] = defaultdict(float)
+        self._clocks: dict[int, tuple[_Clock, _Clock]] = {}
         self._first: GilRow | None = None
         self._last: GilRow | None = None
 
@@ -103,7 +93,14 @@ class GilTally:
         self._locked += row.locked
         if row.holder is not None:
             self._held[row.holder] += 1
+            self._asleep_holding[row.holder] += row.holder_sleeps
         cold, weight = row.cold, row.cold_weight
+        self._rare.update(cold)
+        for tid, cpu_ns, queue_ns in zip(row.clocked, row.cpu_clock_ns, row.queue_clock_ns, strict=True):
+            clock = _Clock(row.t_ns, cpu_ns, queue_ns)
+            self._clocks[tid] = (self._clocks.get(tid, (clock,))[0], clock)
+        for tid in row.runnable:
+            self._woken[tid] += weight if tid in cold else 1
         for tid in row.running:
             self._running[tid] += weight if tid in cold else 1
         for wanting in (row.waiting, row.runnable):
@@ -145,7 +142,7 @@ class GilTally:
             ThreadShare(
                 tid=tid,
                 name=name,
-                wait=min(self._wait.get(tid, 0.0) / looks, 1.0),
+                wait=self._wait_fraction(tid),
                 held=self._held.get(tid, 0.0) / looks,
                 running=min(self._running.get(tid, 0.0) / looks, 1.0),
                 blame=self._blame_of(tid),
@@ -153,6 +150,27 @@ class GilTally:
             for tid, name in self._names.items()
         ]
         return tuple(sorted(shares, key=lambda share: (-share.wait, -share.held, share.tid)))
+
+    def _wait_fraction(self, tid: int) -> float:
+        """Take that part of the exact time asleep which looks found on the GIL; add the woken, at most the queue.
+
+        A thread that has slept for long and was found by rare looks, or has no two clock readings, is counted plainly.
+        """
+        looks = max(self.looks, 1)
+        wants, woken = self._wait.get(tid, 0.0), self._woken.get(tid, 0.0)
+        first, last = self._clocks.get(tid, (None, None))
+        counted = min(wants / looks, 1.0)
+        if first is None or last is None or tid in self._rare or last.t_ns - first.t_ns < self.span_s * NS_PER_S / 2:
+            return counted
+        on_gil = wants - woken
+        holding = self._held.get(tid, 0.0) - self._asleep_holding.get(tid, 0.0)
+        asleep = looks - self._running.get(tid, 0.0) - woken - holding
+        if on_gil <= 0 or asleep <= 0:
+            return counted
+        span = last.t_ns - first.t_ns
+        queue = (last.queue_ns - first.queue_ns) / span
+        exact = max(1 - queue - (last.cpu_ns - first.cpu_ns) / span, 0.0)
+        return min(exact * min(on_gil / asleep, 1.0) + min(woken / looks, queue), 1.0)
 
     def _blame_of(self, tid: int) -> tuple[Blame, ...]:
         parts = self._blame.get(tid)
@@ -241,68 +259,3 @@ def wanting(rows: Iterable[GilRow], tid: int) -> tuple[Ints, Flags]:
         times.append(row.t_ns)
         flags.append(tid in row.waiting or tid in row.runnable)
     return np.asarray(times, dtype=np.int64), np.asarray(flags, dtype=np.bool_)
-
-
-def waits_per_step(
-    t_ns: Ints, wants: Flags, end_ns: Ints, step_ms: Floats, new_requests: Floats | None = None
-) -> StepWaits | None:
-    """Join looks with steps on their one clock; a step lasts `step_ms` up to `end_ns`.
-
-    Steps before the first look, after the last, or across a gap without looks are left out; so are all, with None,
-    where the ends of steps are not known to better than their length (a log whose times are whole seconds).
-    """
-    order = np.argsort(end_ns, kind="stable")
-    ends, lengths = end_ns[order], step_ms[order]
-    if len(t_ns) < 2 or len(ends) < 2 or np.median(np.diff(ends)) <= 0:
-        return None
-    starts = ends - np.round(lengths * NS_PER_MS).astype(np.int64)
-    starts[1:] = np.maximum(starts[1:], ends[:-1])  # the log's times are rounded: turns do not overlap
-    gaps = np.concatenate([[0], np.cumsum(np.diff(t_ns) > LONGEST_GAP_NS)])
-    from_look = np.searchsorted(t_ns, starts, side="right") - 1
-    to_look = np.searchsorted(t_ns, ends, side="left")
-    inside = (from_look >= 0) & (to_look < len(t_ns)) & (starts < ends)
-    inside[inside] = gaps[from_look[inside]] == gaps[to_look[inside]]
-    if not inside.any():
-        return None
-    starts, ends, lengths = starts[inside], ends[inside], lengths[inside]
-    step_of = np.searchsorted(ends, t_ns, side="right")
-    looked = step_of < len(ends)
-    looked[looked] = t_ns[looked] >= starts[step_of[looked]]
-    if not looked.any():
-        return None
-    share = float(wants[looked].mean())
-    single = _interpolated(t_ns, wants, starts, ends)
-    arrivals = None if new_requests is None else new_requests[order][inside]
-    p50, p99 = np.percentile(single, (50, 99))
-    return StepWaits(
-        steps=len(ends),
-        share=share,
-        share_error=_batch_error(wants[looked].astype(np.float64)),
-        mean_ms=share * float(lengths.mean()),
-        p50_ms=float(p50),
-        p99_ms=float(p99),
-        gap_ms=float(np.diff(t_ns).mean()) / NS_PER_MS,
-        with_arrivals_ms=None if arrivals is None else _mean(single[arrivals > 0]),
-        without_arrivals_ms=None if arrivals is None else _mean(single[arrivals == 0]),
-    )
-
-
-def _interpolated(t_ns: Ints, wants: Flags, starts: Ints, ends: Ints) -> Floats:
-    """Integrate the wait over each span (ms), taking it to change linearly from look to look."""
-    flags = wants.astype(np.float64)
-    relative = (t_ns - t_ns[0]) / NS_PER_MS
-    integral = np.concatenate([[0.0], np.cumsum((flags[1:] + flags[:-1]) / 2 * np.diff(relative))])
-    at = [np.interp((edge - t_ns[0]) / NS_PER_MS, relative, integral) for edge in (starts, ends)]
-    return np.asarray(at[1] - at[0], dtype=np.float64)
-
-
-def _batch_error(values: Floats) -> float:
-    """Estimate a mean's standard error from the means of consecutive batches: the values hang together over time."""
-    if len(values) < 2 * _BATCHES:
-        return float("nan")
-    means = [batch.mean() for batch in np.array_split(values, _BATCHES)]
-    return float(np.std(means, ddof=1) / np.sqrt(_BATCHES))
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None

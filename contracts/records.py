@@ -193,12 +193,15 @@ SERVER = RecordType(
 class GilRow:
     """One look at a process's GIL and its threads; thread ids are the kernel's.
 
-    `holder` is None while nobody holds it (`locked` False), or when the holder is not known; `function` is the
-    holder's innermost Python function. `waiting` threads are blocked on the GIL's own locks, `runnable` ones were
-    woken from there and have no core yet: both want the GIL. `running` ones are on a core, or queued for one, without
-    it. Every thread that is present and not listed is blocked elsewhere. Threads that slept for long are looked at in
-    every `cold_weight`-th row only: those listed in `cold` as well were found by such a rare look, and stand for that
-    many looks.
+    `holder` is None while nobody holds it (`locked` False), or when the holder is not known; `holder_sleeps` says that
+    it is blocked, GIL in hand; `function` is its innermost Python function. `waiting` threads are blocked on the GIL's
+    own locks, `runnable` ones were woken from there and have no core yet: both want the GIL. `running` ones are on a
+    core, or queued for one, without it. Every thread that is present and not listed is blocked elsewhere. Threads that
+    slept for long are looked at in every `cold_weight`-th row only: those listed in `cold` as well were found by such
+    a rare look, and stand for that many looks.
+
+    `clocked`, `cpu_clock_ns` and `queue_clock_ns` give, twice a second and for the threads that have run since, the
+    kernel's exact time on a core and in its queue, since the thread's start.
 
     `switches` is the GIL's own count of hand-overs between threads. `missed` counts the looks that came due and were
     not taken, `cpu_ns` the sampler's own CPU time, both since it began. `appeared` and `names` say which threads were
@@ -208,12 +211,16 @@ class GilRow:
     t_ns: int
     locked: bool
     holder: int | None
+    holder_sleeps: bool
     function: str | None
     waiting: Sequence[int]
     runnable: Sequence[int]
     running: Sequence[int]
     cold: Sequence[int]
     cold_weight: int
+    clocked: Sequence[int]
+    cpu_clock_ns: Sequence[int]
+    queue_clock_ns: Sequence[int]
     switches: int
     missed: int
     cpu_ns: int
@@ -227,8 +234,9 @@ GIL = RecordType(
     1,
     GilRow,
     [
-        pa.int64(), pa.bool_(), pa.int32(), pa.string(), pa.list_(pa.int32()), pa.list_(pa.int32()),
-        pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int16(), pa.int64(), pa.int64(), pa.int64(),
+        pa.int64(), pa.bool_(), pa.int32(), pa.bool_(), pa.string(), pa.list_(pa.int32()), pa.list_(pa.int32()),
+        pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int16(), pa.list_(pa.int32()), pa.list_(pa.int64()),
+        pa.list_(pa.int64()), pa.int64(), pa.int64(), pa.int64(),
         pa.list_(pa.int32()), pa.list_(pa.string()), pa.list_(pa.int32()),
     ],
 )  # fmt: skip

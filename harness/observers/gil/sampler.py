@@ -1,18 +1,22 @@
 """The wait sampler: at random moments, who holds the GIL, who wants it, who runs without it.
 
 A look is one read of the GIL struct, a few of the holder's frame, and one of each busy thread's syscall file; nothing
-stops. Gaps are exponential: a fixed rate would beat against the interpreter's 5 ms switch interval. A look that is due
-before the last one is over is counted as missed and not made up for.
+stops. Time is cut into slots of 1/rate, and each has its look at a random place, all places alike: a fixed rate would
+beat against the interpreter's 5 ms switch interval, and fully random moments would bunch and tell less. A look that is
+due before the last one is over is counted as missed and not made up for.
 
 A waiter that was woken and has no core yet reads as running. The condition variable's own count of its waiters tells
 how many such there are: what it counts beyond the threads asleep on it.
 """
 
+import contextlib
+import os
 import random
 import resource
 import struct
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +32,7 @@ from harness.observers.gil.tasks import COLD_EVERY, Look, Tasks, WaitPlace, inne
 
 RATE_HZ = 200.0
 RESCAN_S = 0.1
+CLOCK_S = 0.5
 _SHORTEST_SLEEP_NS = 20_000
 _U32, _I32, _U64 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<Q")
 _WAITER = 3  # bits that the count of waiters is shifted by
@@ -46,6 +51,7 @@ class GilSampler:
         except TargetGoneError as error:
             raise UsageError(str(error)) from error
         _allow_files()
+        _wake_on_time()
         self._memory = TargetMemory(pid)
         try:
             self.layout = locate(pid, self._memory)
@@ -65,20 +71,24 @@ class GilSampler:
         self._outer: dict[int, int] = {}
         self.missed = 0
         """Looks that came due and were not taken."""
-        self._rescan_at_ns = 0
+        self._rescan_at_ns = self._clock_at_ns = 0
         self._cpu_before_ns = time.process_time_ns()
         self.threads = 0
 
     def rows(self, duration_s: float | None, *, stop: Callable[[], bool] = lambda: False) -> Iterator[GilRow]:
         """Yield a row a look, for so long (None: until `stop` says so or the target ends)."""
-        begin = due = now_ns()
+        begin = now_ns()
         end = None if duration_s is None else begin + round(duration_s * NS_PER_S)
+        slot_ns = NS_PER_S / self._rate_hz
+        slot = -1
         while not stop():
-            due += self._gap_ns()
+            slot += 1
+            due = begin + round((slot + self._random.random()) * slot_ns)
             now = now_ns()
             while due < now:
                 self.missed += 1
-                due += self._gap_ns()
+                slot += 1
+                due = begin + round((slot + self._random.random()) * slot_ns)
             if end is not None and due >= end:
                 time.sleep(max(end - now, 0) / NS_PER_S)
                 return
@@ -93,9 +103,6 @@ class GilSampler:
                 self.missed += 1
             else:
                 yield row
-
-    def _gap_ns(self) -> int:
-        return round(self._random.expovariate(self._rate_hz) * NS_PER_S)
 
     def look(self) -> GilRow | None:
         """Take one look; None when the GIL could not be read. Raises TargetGoneError."""
@@ -113,6 +120,7 @@ class GilSampler:
         locked = _I32.unpack_from(gil, layout.offsets.gil_locked)[0] == 1
         state = _U64.unpack_from(gil, layout.offsets.gil_last_holder)[0]
         holder = function = None
+        sleeps = False
         if locked:
             function = self._frames.function(state)
             holder = self._tid(state)
@@ -121,19 +129,29 @@ class GilSampler:
             self._tasks.wake(holder)
             if holder in found.running:
                 found.running.remove(holder)
+            else:
+                sleeps = holder not in found.waiting
         if found.lost:
             self._rescan_at_ns = 0
         runnable = self._woken(gil, found)
+        clocks: list[tuple[int, int, int]] = []
+        if t_ns >= self._clock_at_ns:
+            self._clock_at_ns = t_ns + round(CLOCK_S * NS_PER_S)
+            clocks = self._tasks.clocks()
         return GilRow(
             t_ns=t_ns,
             locked=locked,
             holder=holder,
+            holder_sleeps=sleeps,
             function=function,
             waiting=found.waiting,
             runnable=runnable,
             running=[tid for tid in found.running if tid not in runnable] if runnable else found.running,
             cold=found.cold,
             cold_weight=COLD_EVERY,
+            clocked=[tid for tid, _, _ in clocks],
+            cpu_clock_ns=[cpu for _, cpu, _ in clocks],
+            queue_clock_ns=[queue for _, _, queue in clocks],
             switches=_U64.unpack_from(gil, SWITCH_NUMBER)[0],
             missed=self.missed,
             cpu_ns=time.process_time_ns() - self._cpu_before_ns,
@@ -155,8 +173,7 @@ class GilSampler:
         more = counted - found.on_counted
         if more <= 0:
             return []
-        ranked = sorted(found.running, key=lambda tid: not self._tasks.slept_in_gil(tid))
-        return ranked[:more]
+        return self._tasks.likeliest_woken(found.running, more)
 
     def _rescan(self, t_ns: int) -> tuple[dict[int, str], list[int]]:
         self._rescan_at_ns = t_ns + round(RESCAN_S * NS_PER_S)
@@ -222,6 +239,18 @@ def _place(layout: GilLayout) -> WaitPlace:
     gil, shape = layout.gil, layout.shape
     conds = ((gil + shape.cond, gil + shape.mutex), (gil + shape.switch_cond, gil + shape.switch_mutex))
     return WaitPlace(gil + shape.cond, gil + shape.size, conds, shape.futex)
+
+
+def _wake_on_time() -> None:
+    """Have a look happen when it is due, where that is permitted.
+
+    By default the kernel wakes us together with others' timers, whose owners we watch; and on a full machine it lets
+    us run when a core is free, which is when some thread of the target waits. Both would make the looks choosy.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/timerslack_ns").write_text("1")
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _allow_files() -> None:

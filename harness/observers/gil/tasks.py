@@ -19,8 +19,15 @@ _READ_BYTES = 48
 class _Task:
     tid: int
     fd: int
+    clock_fd: int
     hot_until: int
     in_gil: bool = False
+    cpu_at_wait_ns: int = 0
+    clocks: tuple[int, int] = (-1, -1)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.clock_fd)
 
 
 @dataclass(slots=True)
@@ -75,12 +82,17 @@ class Tasks:
             raise TargetGoneError("the target ended")
         gone = [tid for tid in self._tasks if tid not in present]
         for tid in gone:
-            os.close(self._tasks.pop(tid).fd)
+            self._tasks.pop(tid).close()
         appeared = []
         for tid in sorted(present - self._tasks.keys()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                fd = os.open(f"{tid}/syscall", os.O_RDONLY, dir_fd=self._folder)
-                self._tasks[tid] = _Task(tid, fd, self._tick + HOT_TICKS)
+                clock_fd = os.open(f"{tid}/schedstat", os.O_RDONLY, dir_fd=self._folder)
+                try:
+                    fd = os.open(f"{tid}/syscall", os.O_RDONLY, dir_fd=self._folder)
+                except OSError:
+                    os.close(clock_fd)
+                    raise
+                self._tasks[tid] = _Task(tid, fd, clock_fd, self._tick + HOT_TICKS)
                 appeared.append(tid)
         if gone or appeared:
             self._sort()
@@ -135,20 +147,50 @@ class Tasks:
                 task.in_gil = True
                 task.hot_until = self._tick + HOT_TICKS
                 found.waiting.append(task.tid)
+                task.cpu_at_wait_ns = _clocks(task)[0]
                 found.on_counted += any(start <= address < end for start, end in place.counted)
                 return True
         return False
 
-    def slept_in_gil(self, tid: int) -> bool:
-        """Say whether the thread's last sleep that was seen was on the GIL's locks."""
-        task = self._tasks.get(tid)
-        return task is not None and task.in_gil
+    def likeliest_woken(self, running: list[int], count: int) -> list[int]:
+        """Choose those of the running that were woken from the GIL's locks and have not run since.
+
+        First come those last seen asleep there, and of these the ones whose CPU clock has moved least since: what
+        has taken the GIL and let go of it again, to run without, has a clock that moved.
+        """
+        if count >= len(running):
+            return list(running)
+        ranked = []
+        for tid in running:
+            task = self._tasks[tid]
+            moved = _clocks(task)[0] - task.cpu_at_wait_ns if task.in_gil else 0
+            ranked.append((not task.in_gil, moved, tid))
+        ranked.sort()
+        return [tid for _, _, tid in ranked[:count]]
+
+    def clocks(self) -> list[tuple[int, int, int]]:
+        """Return (thread, ns on a core, ns in the queue for one) of the threads that have run since the last call."""
+        moved = []
+        for task in self._tasks.values():
+            now = _clocks(task)
+            if now != task.clocks:
+                task.clocks = now
+                moved.append((task.tid, *now))
+        return moved
 
     def close(self) -> None:
         for task in self._tasks.values():
-            os.close(task.fd)
+            task.close()
         self._tasks.clear()
         os.close(self._folder)
+
+
+def _clocks(task: _Task) -> tuple[int, int]:
+    try:
+        fields = os.pread(task.clock_fd, _READ_BYTES, 0).split()
+        return int(fields[0]), int(fields[1])
+    except (OSError, IndexError):
+        return task.clocks
 
 
 def native_ids(pid: int) -> dict[int, int]:
