@@ -184,6 +184,13 @@ class ReferenceSettings:
         "HTTP bodies and chunks: stdlib's loads and pydantic's dump, as in the original; or orjson for both",
         choices=("stdlib", "orjson"),
     )
+    postproc_workers: int = _knob(
+        0,
+        "REFSTACK_POSTPROC_WORKERS",
+        "processes that detokenise and write the chunks of HTTP answers, fed by rank 0; 0: the HTTP loop does it",
+        low=0,
+        high=64,
+    )
     perf_metrics_max_requests: int = _knob(
         65536, "REFSTACK_PERF_METRICS_MAX_REQUESTS", "finished requests kept for /perf_metrics; 0: none", low=0
     )

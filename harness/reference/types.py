@@ -166,7 +166,7 @@ AnyResponse = EngineResponse | Formatted
 
 @dataclass(slots=True)
 class WorkerInfo:
-    """Who rank 0 is, as it tells the proxy: pid, thread names by native id, and submit counters."""
+    """Who rank 0 is, as it tells the proxy: pid, thread names by native id, submit counters, child pids by role."""
 
     pid: int
     threads: dict[int, str] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class WorkerInfo:
     free_blocks: int = 0
     total_blocks: int = 0
     iterations: int = 0
-    rank_pids: dict[str, int] = field(default_factory=dict)
+    child_pids: dict[str, int] = field(default_factory=dict)
 
 
 def request_class(wire_format: str) -> type[GenerationRequest]:

@@ -17,12 +17,15 @@ from harness.reference import log
 from harness.reference.child import take_task
 from harness.reference.engine.executor import Executor
 from harness.reference.engine.request import EngineRequest
+from harness.reference.frontend.chunks import AnswerForm
+from harness.reference.postproc.pool import PostprocPool
 from harness.reference.rpc.server import RPCServer
 from harness.reference.rpc.socket import receiving
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import (
-    EngineResponse,
+    AnyResponse,
     ErrorResponse,
+    Formatted,
     GenerationRequest,
     PackedGenerationRequest,
     Response,
@@ -46,15 +49,24 @@ METHODS = frozenset(
 
 
 class WorkerResult:
-    """What rank 0 remembers of a request between its submit and its last response."""
+    """What rank 0 remembers of a request between its submit and its last response.
 
-    __slots__ = ("arrival_time", "client_id", "done", "request_id")
+    `form` is set where the request is post-processed, until its first response has taken it along.
+    """
 
-    def __init__(self, client_id: int, arrival_time: float) -> None:
-        self.client_id = client_id
+    __slots__ = ("arrival_time", "client_id", "done", "form", "postprocessed", "request_id")
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.client_id = request.id
         self.request_id: int | None = None
-        self.arrival_time = arrival_time
+        self.arrival_time = request.arrival_time
+        self.form: AnswerForm | None = request.postproc_params
+        self.postprocessed = self.form is not None
         self.done = False
+
+    def take_form(self) -> AnswerForm | None:
+        form, self.form = self.form, None
+        return form
 
 
 class RpcWorker:
@@ -68,12 +80,25 @@ class RpcWorker:
         self._submit_messages = 0
         self._submit_requests = 0
         self.shutdown_event = threading.Event()
+        self._address = ""
+        self._key = b""
+        self._postproc: PostprocPool | None = None
         self._executor = Executor(settings, self._submit_counters, on_failure=self.shutdown_event.set)
 
     def _submit_counters(self) -> tuple[int, int]:
         return self._submit_messages, self._submit_requests
 
     def setup_engine(self) -> None:
+        if self._settings.postproc_workers:
+            self._postproc = PostprocPool(
+                self._settings.postproc_workers,
+                json_library=self._settings.json,
+                rpc_address=self._address,
+                key=self._key,
+                deliver=self._executor.post,
+                on_failure=self.shutdown_event.set,
+            )
+            self._postproc.start()
         self._executor.start()
 
     def submit(self, request: GenerationRequest) -> None:
@@ -98,15 +123,15 @@ class RpcWorker:
             if aborted:
                 del self._early_aborts[client_id]
             else:
-                result = self._results[client_id] = WorkerResult(client_id, request.arrival_time)
+                result = self._results[client_id] = WorkerResult(request)
         if aborted:
-            self._executor.post(Response(client_id, [], 0, is_final=True, finish_reason="cancelled"))
+            self._executor.post([Response(client_id, [], 0, is_final=True, finish_reason="cancelled")])
             return
         try:
             self._enqueue_request(client_id, request, result)
         except Exception as error:  # noqa: BLE001 - border of one request: it must not take its batch along
             self._results.pop(client_id, None)
-            self._executor.post(ErrorResponse(client_id, str(error) or repr(error)))
+            self._executor.post([ErrorResponse(client_id, str(error) or repr(error))])
 
     def _enqueue_request(self, client_id: int, request: GenerationRequest, result: WorkerResult) -> None:
         engine_request = EngineRequest(
@@ -147,15 +172,28 @@ class RpcWorker:
         if request_id is not None:
             self._executor.cancel(request_id)
 
-    def _fetch_responses(self) -> list[EngineResponse]:
-        """Wait for responses, take all of them as one list, and forget the requests that ended."""
-        responses = self._executor.await_responses(AWAIT_RESPONSES_S)
-        for response in responses:
+    def _fetch_responses(self) -> list[AnyResponse]:
+        """Wait for responses, take all of them, and forget the requests that ended.
+
+        Those to be post-processed go that way, and come back here as written; the others are returned as one list.
+        """
+        finished: list[AnyResponse] = []
+        for response in self._executor.await_responses(AWAIT_RESPONSES_S):
+            if isinstance(response, Formatted):
+                finished.append(response)
+                continue
+            result = self._results.get(response.client_id)
             if isinstance(response, ErrorResponse) or response.is_final:
                 self._results.pop(response.client_id, None)
-        return responses
+            if self._postproc is not None and result is not None and result.postprocessed:
+                self._postproc.add(response, result.take_form())
+            else:
+                finished.append(response)
+        if self._postproc is not None:
+            self._postproc.flush()
+        return finished
 
-    async def fetch_responses_loop_async(self) -> AsyncIterator[list[EngineResponse]]:
+    async def fetch_responses_loop_async(self) -> AsyncIterator[list[AnyResponse]]:
         """Stream the response lists, one message each, until shutdown."""
         while not self.shutdown_event.is_set():
             responses = await asyncio.to_thread(self._fetch_responses)
@@ -177,7 +215,7 @@ class RpcWorker:
             free_blocks=executor.blocks.free_blocks,
             total_blocks=executor.blocks.total_blocks,
             iterations=executor.iterations.count,
-            rank_pids=executor.rank_pids,
+            child_pids=executor.rank_pids | ({} if self._postproc is None else self._postproc.pids),
         )
 
     def shutdown(self) -> None:
@@ -185,6 +223,7 @@ class RpcWorker:
 
     def run(self, address: str, key: bytes) -> None:
         """Serve at `address` until `shutdown` is called. In the `thread` layout this runs on a thread of the proxy."""
+        self._address, self._key = address, key
         server = RPCServer(
             self, METHODS, address, key, tasks=self._settings.rpc_tasks, receive=receiving(self._settings)
         )
@@ -195,6 +234,8 @@ class RpcWorker:
         finally:
             self._executor.stop()
             server.stop()
+            if self._postproc is not None:
+                self._postproc.stop()
 
 
 def _remove_socket_folder(task: dict[str, Any]) -> None:

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.stack
     [
         {},
         {"JSON": "orjson"},
+        {"POSTPROC_WORKERS": "2"},
+        {"POSTPROC_WORKERS": "3", "JSON": "orjson", "STREAM_INTERVAL": "4", "HOST_WORK": "lean"},
+        {"POSTPROC_WORKERS": "1", "LAYOUT": "thread", "SUBMIT": "in-process", "TOKEN_IDS": "int32"},
         {"LAYOUT": "leader", "PRESET": "current"},
         {"LAYOUT": "thread", "PRESET": "original-2026-05", "RANKS": "2"},
     ],
@@ -28,5 +31,7 @@ def test_no_lever_changes_what_a_request_is_answered_over_http(levers: dict[str,
         asyncio.run(http_shapes(stack.url, 300, random.Random(str(levers))))
         info = settled(stack)
         assert info["kv_blocks"]["free"] == info["kv_blocks"]["total"]
+        roles = [process["role"] for process in info["processes"]]
+        assert len([role for role in roles if role.startswith("postproc")]) == int(levers.get("POSTPROC_WORKERS", "0"))
         assert stack.stop() == 0
         assert not any(alive(process["pid"]) for process in info["processes"])

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.reference import log
 from harness.reference.engine.blocks import BlockManager
@@ -13,7 +13,7 @@ from harness.reference.engine.loop import ExecutorLoop
 from harness.reference.engine.request import EngineRequest
 from harness.reference.ranks.group import RankGroup
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import EngineResponse, ErrorResponse
+from harness.reference.types import AnyResponse, ErrorResponse
 
 
 class RequestRefused(ValueError):  # noqa: N818 - it names what happened
@@ -37,11 +37,11 @@ class Executor:
         if settings.ranks > 1:
             intake = self._group = RankGroup(settings, LocalIntake(self._queue))
         self.iterations = IterationLog(submit_counters)
-        self._loop = ExecutorLoop(settings, intake, self._enqueue, self.iterations.record)
+        self._loop = ExecutorLoop(settings, intake, self.post, self.iterations.record)
         self._enqueue_lock = threading.Lock()
         self._next_request_id = 1
         self._response_ready = threading.Condition()
-        self._responses: list[EngineResponse] = []
+        self._responses: list[AnyResponse] = []
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._event_loop, name="executor_loop", daemon=True)
 
@@ -72,11 +72,13 @@ class Executor:
         """End a request at the next turn of the loop, wherever it is; an unknown id is ignored."""
         self._queue.put(Cancel(request_id))
 
-    def post(self, response: EngineResponse) -> None:
-        """Put a response that no step produced on its way: a refusal, or the end of what never began."""
-        self._enqueue([response])
+    def post(self, responses: Sequence[AnyResponse]) -> None:
+        """Put responses that no step produced on their way: refusals, the end of what never began, written answers."""
+        with self._response_ready:
+            self._responses.extend(responses)
+            self._response_ready.notify_all()
 
-    def await_responses(self, timeout_s: float) -> list[EngineResponse]:
+    def await_responses(self, timeout_s: float) -> list[AnyResponse]:
         """Wait until there are responses and take all of them; an empty list after `timeout_s` without any."""
         with self._response_ready:
             if not self._responses:
@@ -119,11 +121,6 @@ class Executor:
         if self._settings.max_num_tokens and length > self._settings.max_num_tokens:
             raise RequestRefused(f"the prompt has {length} tokens; max_num_tokens is {self._settings.max_num_tokens}")
 
-    def _enqueue(self, responses: list[EngineResponse]) -> None:
-        with self._response_ready:
-            self._responses.extend(responses)
-            self._response_ready.notify_all()
-
     def _event_loop(self) -> None:
         try:
             with collector(self._settings):
@@ -132,5 +129,5 @@ class Executor:
             self.failure = error
             log.error(f"executor loop failed: {error!r}")
             clients = set(self._loop.clients()) | (set() if self._group is None else self._group.clients())
-            self._enqueue([ErrorResponse(client, f"the executor loop failed: {error!r}", 500) for client in clients])
+            self.post([ErrorResponse(client, f"the executor loop failed: {error!r}", 500) for client in clients])
             self._on_failure()

@@ -99,6 +99,7 @@ class Generator:
         self._timeout_s = settings.request_timeout_s
         self._request_class = request_class(settings.token_ids)
         self._json = settings.json
+        self._postprocessed = settings.postproc_workers > 0
         self._sink = _HttpSink(asyncio.get_running_loop())
 
     def submit(
@@ -110,6 +111,8 @@ class Generator:
         """
         sampling.return_perf_metrics = self._wants_timing
         request = self._request_class(prompt, sampling, streaming=form.streaming, arrival_time=time.monotonic())
+        if self._postprocessed:
+            request.postproc_params = form
         client_id = self._proxy.new_client_id()
         inbox = self._sink.open(client_id)
         try:

@@ -170,7 +170,7 @@ class HttpFrontend:
         processes = [{"role": "server" if rank0.pid == pid else "proxy", "pid": pid, "threads": own}]
         if rank0.pid != pid:
             processes.append({"role": "rank0", "pid": rank0.pid, "threads": rank0.threads})
-        processes += [{"role": role, "pid": rank_pid, "threads": {}} for role, rank_pid in rank0.rank_pids.items()]
+        processes += [{"role": role, "pid": child, "threads": {}} for role, child in rank0.child_pids.items()]
         return {
             "stack": "reference",
             "settings": self._settings.to_json(),

@@ -1,0 +1,1 @@
+"""Post-processing processes: detokenising and spelling answers, taken off the HTTP loop."""
