@@ -233,6 +233,12 @@ def study_gil(
             blame[group][group_of(part.name), part.function] += part.fraction * thread.wait
     loops = [thread for thread in threads if is_executor_loop(thread.name)]
     loop = max(loops, key=lambda thread: thread.wait + thread.held, default=None)
+    steps = None
+    if loop is not None:
+        t_ns, wants = wanting(kept, loop.tid)
+        counted = float(wants.mean())
+        scale = loop.wait / counted if counted else 1.0
+        steps = waits_per_step(t_ns, wants, end_ns, step_ms, new_requests, scale=scale)
     return GilStudy(
         looks=tally.looks,
         missed=tally.missed,
@@ -240,9 +246,7 @@ def study_gil(
         switches_per_s=tally.switches_per_s,
         wait_fraction=dict(sorted(waits.items(), key=lambda item: -item[1])),
         blame={group: _ranked(parts) for group, parts in blame.items()},
-        executor_steps=None
-        if loop is None
-        else waits_per_step(*wanting(kept, loop.tid), end_ns, step_ms, new_requests),
+        executor_steps=steps,
     )
 
 

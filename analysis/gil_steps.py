@@ -1,4 +1,4 @@
-"""The executor loop's GIL wait in each of its steps: the wait sampler's looks joined with the log's steps on one clock."""
+"""The executor loop's GIL wait a step: the wait sampler's looks joined with the log's steps on their one clock."""
 
 from dataclasses import dataclass
 
@@ -37,9 +37,17 @@ class StepWaits:
 
 
 def waits_per_step(
-    t_ns: Ints, wants: Flags, end_ns: Ints, step_ms: Floats, new_requests: Floats | None = None
+    t_ns: Ints,
+    wants: Flags,
+    end_ns: Ints,
+    step_ms: Floats,
+    new_requests: Floats | None = None,
+    *,
+    scale: float = 1.0,
 ) -> StepWaits | None:
     """Join looks with steps on their one clock; a step lasts `step_ms` up to `end_ns`.
+
+    `scale` is what a better estimate of the whole wait has over the share of looks; all results are multiplied by it.
 
     Steps before the first look, after the last, or across a gap without looks are left out; so are all, with None,
     where the ends of steps are not known to better than their length (a log whose times are whole seconds).
@@ -63,8 +71,8 @@ def waits_per_step(
     looked[looked] = t_ns[looked] >= starts[step_of[looked]]
     if not looked.any():
         return None
-    share = float(wants[looked].mean())
-    single = _interpolated(t_ns, wants, starts, ends)
+    share = scale * float(wants[looked].mean())
+    single = scale * _interpolated(t_ns, wants, starts, ends)
     arrivals = None if new_requests is None else new_requests[order][inside]
     p50, p99 = np.percentile(single, (50, 99))
     return StepWaits(

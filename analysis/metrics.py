@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.gil import GilStudy, study_gil
 from analysis.stacks import is_executor_loop
 from analysis.tables import CellTables
 from analysis.window import NS_PER_MS, Window, counter_rate, in_flight_means
@@ -50,7 +51,7 @@ class CellMetrics:
     in the window, `steps_lost` iterations that the log skipped there. `gil_held_fraction` is by thread group,
     `client_cpu_fraction` the busiest load process in cores, `client_lag_ms` how late its event loop woke.
     `server_ttft_ms` is the server's own arrival -> first token; `client_minus_server_ttft_ms` the median of the
-    differences a request, joined by server_id.
+    differences a request, joined by server_id. `gil` is what the wait sampler saw in the window.
     """
 
     window_s: float | None
@@ -79,6 +80,7 @@ class CellMetrics:
     client_lag_ms: Spread | None
     server_ttft_ms: Spread | None
     client_minus_server_ttft_ms: float | None
+    gil: GilStudy | None = None
 
     @property
     def rpc_messages_per_request(self) -> float | None:
@@ -138,6 +140,13 @@ def measure(cell: CellTables) -> CellMetrics:
         ),
         server_ttft_ms=Spread.of(joined["server_ttft_ms"]),
         client_minus_server_ttft_ms=_median(joined["ttft_ms"] - joined["server_ttft_ms"]),
+        gil=study_gil(
+            cell.gil,
+            window,
+            steps["t_ns"].to_numpy(dtype=np.int64),
+            steps["host_step_ms"].to_numpy(dtype=np.float64),
+            steps["new_requests"].to_numpy(dtype=np.float64, na_value=np.nan),
+        ),
     )
 
 

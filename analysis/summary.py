@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare import Effect
+from analysis.gil import GilStudy
 from analysis.metrics import Spread
 from analysis.study import CellStudy, Study, study_sweep
 from analysis.verdict import VerdictTable, verdict_table
 from contracts.doubts import Doubt
 from contracts.folder import FORMAT
+
+TOP_BLAME = 10
 
 
 def summarise(path: Path) -> dict[str, Any]:
@@ -71,6 +74,7 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
             "rpc_messages_per_request": metrics.rpc_messages_per_request,
             "in_flight_mean": metrics.in_flight_mean,
             "gil_held_fraction": None if metrics.gil_held_fraction is None else dict(metrics.gil_held_fraction),
+            **_gil(metrics.gil),
             "client_cpu_fraction": metrics.client_cpu_fraction,
             "client_lag_ms": _spread(metrics.client_lag_ms),
             "schedule_lag_ms": _spread(metrics.schedule_lag_ms),
@@ -78,6 +82,35 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
             "client_minus_server_ttft_ms": metrics.client_minus_server_ttft_ms,
         },
         "limit": None if cell.limit is None else {"name": cell.limit.name, "why": cell.limit.sentence},
+    }
+
+
+def _gil(gil: GilStudy | None) -> dict[str, Any]:
+    if gil is None:
+        return {"gil_wait_fraction": None, "gil_wait_ms_per_step": None, "gil_blame": None, "gil_switches_s": None}
+    steps = gil.executor_steps
+    return {
+        "gil_wait_fraction": dict(gil.wait_fraction),
+        "gil_wait_ms_per_step": None
+        if steps is None
+        else {
+            "mean": steps.mean_ms,
+            "p50": steps.p50_ms,
+            "p99": steps.p99_ms,
+            "share": steps.share,
+            "share_error": steps.share_error,
+            "with_arrivals": steps.with_arrivals_ms,
+            "without_arrivals": steps.without_arrivals_ms,
+            "gap_ms": steps.gap_ms,
+            "n": steps.steps,
+        },
+        "gil_blame": {
+            waiter: [
+                {"name": part.name, "function": part.function, "fraction": part.fraction} for part in parts[:TOP_BLAME]
+            ]
+            for waiter, parts in gil.blame.items()
+        },
+        "gil_switches_s": gil.switches_per_s,
     }
 
 

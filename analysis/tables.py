@@ -12,13 +12,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.files import readable
+from analysis.gil import load_gil
 from analysis.plan import Setting, SweepInfo
 from analysis.requests import Gaps, load_requests
 from analysis.stacks import Holders, load_holders
 from analysis.window import NS_PER_MS, Window
 from contracts.arrow import read_table
 from contracts.folder import CellFolder, CellInfo, SweepFolder
-from contracts.records import CLIENT, HOST, SERVER, STEPS, RecordType
+from contracts.records import CLIENT, HOST, SERVER, STEPS, GilRow, RecordType
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class CellTables:
     server    the server's own times a request, with `server_ttft_ms`
     gaps      inter-chunk gaps of the successful requests that started in the window
     holders   who held the GIL, None without samples
+    gil       the wait sampler's looks, empty without
     """
 
     info: CellInfo
@@ -44,6 +46,7 @@ class CellTables:
     client: pd.DataFrame
     server: pd.DataFrame
     holders: Holders | None
+    gil: Sequence[GilRow] = ()
 
     @property
     def done(self) -> bool:
@@ -139,6 +142,7 @@ def load_cell(folder: CellFolder) -> CellTables:
         client=client,
         server=server,
         holders=load_holders(folder.stacks, info.stacks),
+        gil=load_gil(folder.gil),
     )
 
 
