@@ -105,7 +105,11 @@ class CellRunner:
     def _place(self, cell: Cell) -> tuple[Placement, tuple[Doubt, ...]]:
         if not self._stack.placeable:
             return Placement(), (Doubt("cpu_shared", "the server was started elsewhere: nothing is pinned"),)
-        return place(available_cpus(), one_process=self._stack.one_process(cell.knobs))
+        return place(
+            available_cpus(),
+            one_process=self._stack.one_process(cell.knobs),
+            over_http=self._load.drive == "http",
+        )
 
     def _run(self, cell: Cell, folder: CellFolder, placement: Placement, outcome: _Outcome) -> None:
         with ExitStack() as cleanup:

@@ -26,10 +26,12 @@ class Placement:
         return {role: ",".join(map(str, cpus)) or "any" for role, cpus in named.items()}
 
 
-def place(cpus: Sequence[int], *, one_process: bool) -> tuple[Placement, tuple[Doubt, ...]]:
+def place(cpus: Sequence[int], *, one_process: bool, over_http: bool) -> tuple[Placement, tuple[Doubt, ...]]:
     """Spread the roles over `cpus`, the executor's process first; with too few cores roles share, and a doubt says so.
 
     `one_process` says that the server has no process for the executor alone: it then gets the executor's core whole.
+    `over_http` says that a front end works as hard as the executor: with two cores the load is then not tied to the
+    front end's, which would starve it of the CPU that its time stamps need.
     """
     cpus = sorted(cpus)
     if len(cpus) == 1:
@@ -37,6 +39,9 @@ def place(cpus: Sequence[int], *, one_process: bool) -> tuple[Placement, tuple[D
     if len(cpus) == 2:
         first, second = [cpus[0]], [cpus[1]]
         server, shared = (first, "load and observers") if one_process else (second, "proxy, load and observers")
+        if over_http and not one_process:
+            detail = f"core {cpus[0]} for the executor's process, core {cpus[1]} for the front end, load on either"
+            return Placement(rank0=first, server=second, load=cpus, observers=second), (Doubt("cpu_shared", detail),)
         doubt = Doubt("cpu_shared", f"core {cpus[0]} for the executor's process, core {cpus[1]} for {shared}")
         return Placement(rank0=first, server=server, load=second, observers=second), (doubt,)
     if len(cpus) == 3:
