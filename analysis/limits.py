@@ -6,8 +6,8 @@ edges and for the millisecond a saturated thread spends being switched.
   device          the device step fills >= 0.85 of the turn: the loop waits for the device
   executor_loop   the loop's thread burned, or held the GIL, >= 0.75: Python work on the loop itself
   gil             the GIL was held >= 0.80, >= 0.15 of it by others: they take it from the loop
-  front_end       the proxy burned >= 0.85, or fills >= 0.92 of its core together with the load process that is pinned
-                  there too, and none of the above: the loop has time left
+  front_end       the proxy burned >= 0.75 (its threads wait for one GIL, so it never fills a core), or fills >= 0.92 of
+                  its core with the load process pinned beside it, and none of the above: the loop has time left
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ DEVICE_FILLS = 0.85
 LOOP_BUSY = 0.75
 GIL_BUSY = 0.80
 OTHERS_MATTER = 0.15
-FRONT_END_BUSY = 0.85
+FRONT_END_BUSY = 0.75
 SHARED_CORE_FULL = 0.92
 
 
