@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types format browser check clean
+.PHONY: demo test lint types format browser notebooks check clean
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -18,10 +18,13 @@ demo: $(STAMP)
 	$(BIN)/loadgen sweep --quick
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not browser' $(PYTEST)
+	$(BIN)/python -m pytest -m 'not browser and not notebook' $(PYTEST)
 
 browser: $(STAMP)
 	$(BIN)/python -m pytest -m browser $(PYTEST)
+
+notebooks: $(STAMP)
+	$(BIN)/python -m pytest -m notebook $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,7 +37,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint types test browser
+check: lint types test browser notebooks
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
