@@ -77,3 +77,13 @@ class Rank0:
         if self._child is not None:
             self._child.wait(STOP_TIMEOUT_S)
         self._directory.cleanup()
+
+
+class AttachedRank0:
+    """Rank 0 to a further front end: somebody else starts it and stops it."""
+
+    in_process: RpcWorker | None = None
+
+    def __init__(self, address: str, key: bytes) -> None:
+        self.address = address
+        self.key = key

@@ -2,28 +2,26 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import uvicorn
+from typing import Any
 
 from contracts.errors import ToolError, UsageError
 from harness.reference import log
 from harness.reference.frontend.direct import DirectConnection
-from harness.reference.frontend.http import HttpFrontend
+from harness.reference.frontend.others import OtherFrontends
+from harness.reference.frontend.server import listen, serve_frontend
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.rank0 import Rank0
 from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import KNOBS, ReferenceSettings, given_in, require_extras
 
-BACKLOG = 4096
 INTERRUPTED = 130
 
 
@@ -51,43 +49,10 @@ def settings_from(options: argparse.Namespace) -> ReferenceSettings:
     return settings
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port, or 0") from error
-    listener.listen(BACKLOG)
-    return listener
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn that leaves signals to `_serve`, and says when it accepts requests."""
-
-    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
-        super().__init__(config)
-        self._announcement = announcement
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        print(self._announcement, flush=True)
-
-    def leave(self) -> None:
-        """End in order; asked twice, at once."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-
-async def _serve(options: argparse.Namespace, settings: ReferenceSettings, listener: socket.socket) -> None:
+async def _serve(options: argparse.Namespace, settings: ReferenceSettings, listeners: list[socket.socket]) -> None:
     proxy = RpcProxy(settings, Rank0(settings, cpus=_cpus(options.rank0_cpus)))
     direct: asyncio.AbstractServer | None = None
+    others: OtherFrontends | None = None
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     assert starting is not None
@@ -95,28 +60,40 @@ async def _serve(options: argparse.Namespace, settings: ReferenceSettings, liste
         loop.add_signal_handler(number, starting.cancel)
     try:
         await asyncio.to_thread(proxy.start)
+        others = OtherFrontends(proxy, settings, listeners[1:])
         perf = PerfLog(settings.perf_metrics_max_requests)
-        app = HttpFrontend(proxy, settings, perf).build()
         if options.direct_socket:
             direct = await loop.create_unix_server(
                 lambda: DirectConnection(proxy, settings, perf), options.direct_socket
             )
             os.chmod(options.direct_socket, 0o600)  # noqa: PTH101
-        config = uvicorn.Config(
-            app, loop="none", http="httptools", log_level="warning", access_log=False, timeout_graceful_shutdown=2
+        await others.accepting()
+        ready = _ready(listeners[0], (await proxy.info()).pid)
+
+        async def accepting() -> None:
+            print("READY " + json.dumps(ready), flush=True)
+
+        await serve_frontend(
+            proxy,
+            settings,
+            perf,
+            listeners[0],
+            on_accepting=accepting,
+            on_leaving=others.ask_to_end,
+            healthy=others.alive,
         )
-        host, port = listener.getsockname()[:2]
-        where = f"[{host}]" if ":" in host else host
-        info = await proxy.info()
-        ready = {"url": f"http://{where}:{port}", "pids": {"proxy": os.getpid(), "rank0": info.pid}}
-        server = _Server(config, "READY " + json.dumps(ready))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.leave)
-        await server.serve(sockets=[listener])
     finally:
         if direct is not None:
             direct.close()
+        if others is not None:
+            await asyncio.to_thread(others.stop)
         await asyncio.to_thread(proxy.stop)
+
+
+def _ready(listener: socket.socket, rank0_pid: int) -> dict[str, Any]:
+    host, port = listener.getsockname()[:2]
+    where = f"[{host}]" if ":" in host else host
+    return {"url": f"http://{where}:{port}", "pids": {"proxy": os.getpid(), "rank0": rank0_pid}}
 
 
 def _cpus(text: str) -> list[int]:
@@ -129,15 +106,16 @@ def _cpus(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 130 when the signal came before the stack was up."""
     settings = settings_from(options)
-    listener = _listen(options.host, options.port)
+    listeners = listen(options.host, options.port, settings.http_frontends)
     try:
-        asyncio.run(_serve(options, settings, listener))
+        asyncio.run(_serve(options, settings, listeners))
     except asyncio.CancelledError:
         return INTERRUPTED
     except RPCError as error:
         raise ToolError(f"the reference stack did not start: {error}") from error
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         if options.direct_socket:
             Path(options.direct_socket).unlink(missing_ok=True)
     log.info("the stack has stopped")

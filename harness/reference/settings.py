@@ -143,7 +143,11 @@ class ReferenceSettings:
         choices=("poll", "event"),
     )
     rpc_tasks: int = _knob(
-        6, "REFSTACK_RPC_TASKS", "request tasks on rank 0's socket; the response stream keeps one", low=2, high=256
+        6,
+        "REFSTACK_RPC_TASKS",
+        "request tasks on rank 0's socket; the response stream keeps one (each further front end brings one more)",
+        low=2,
+        high=256,
     )
     rpc_poll_ms: float = _knob(
         10.0, "REFSTACK_RPC_POLL_MS", "sleep between two tries of an empty RPC socket, ms", low=0.01, high=1000
@@ -183,6 +187,13 @@ class ReferenceSettings:
         "REFSTACK_JSON",
         "HTTP bodies and chunks: stdlib's loads and pydantic's dump, as in the original; or orjson for both",
         choices=("stdlib", "orjson"),
+    )
+    http_frontends: int = _knob(
+        1,
+        "REFSTACK_HTTP_FRONTENDS",
+        "HTTP processes on one executor; they share the port, and the direct drive stays with the first",
+        low=1,
+        high=64,
     )
     postproc_workers: int = _knob(
         0,

@@ -177,6 +177,8 @@ class WorkerInfo:
     free_blocks: int = 0
     total_blocks: int = 0
     iterations: int = 0
+    refused_messages: int = 0
+    duplicate_ids: int = 0
     child_pids: dict[str, int] = field(default_factory=dict)
 
 

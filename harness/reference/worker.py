@@ -17,6 +17,7 @@ from harness.reference import log
 from harness.reference.child import take_task
 from harness.reference.engine.executor import Executor
 from harness.reference.engine.request import EngineRequest
+from harness.reference.fanout import ResponseFan
 from harness.reference.frontend.chunks import AnswerForm
 from harness.reference.postproc.pool import PostprocPool
 from harness.reference.rpc.server import RPCServer
@@ -46,6 +47,10 @@ METHODS = frozenset(
         "shutdown",
     }
 )
+
+
+class DuplicateClientId(ValueError):  # noqa: N818 - it names what happened
+    """A request came with the client id of one that is under way; it was refused, and the other goes on."""
 
 
 class WorkerResult:
@@ -79,10 +84,13 @@ class RpcWorker:
         self._lock = threading.Lock()
         self._submit_messages = 0
         self._submit_requests = 0
+        self._duplicate_ids = 0
         self.shutdown_event = threading.Event()
         self._address = ""
         self._key = b""
+        self._server: RPCServer | None = None
         self._postproc: PostprocPool | None = None
+        self._fan = ResponseFan(settings.http_frontends, self._fetch_responses, self.shutdown_event)
         self._executor = Executor(settings, self._submit_counters, on_failure=self.shutdown_event.set)
 
     def _submit_counters(self) -> tuple[int, int]:
@@ -105,20 +113,28 @@ class RpcWorker:
         """Enqueue one request. A bad one is answered by an ErrorResponse on the response stream."""
         with self._lock:
             self._submit_messages += 1
-        self._submit_one(request)
+        self._refuse_duplicates([] if self._submit_one(request) else [request.id])
 
     def submit_batch(self, requests: list[GenerationRequest]) -> None:
         """Enqueue the requests one after the other; each bad one fails alone."""
         with self._lock:
             self._submit_messages += 1
-        for request in requests:
-            self._submit_one(request)
+        self._refuse_duplicates([request.id for request in requests if not self._submit_one(request)])
 
-    def _submit_one(self, request: GenerationRequest) -> None:
+    def _refuse_duplicates(self, duplicates: list[int | None]) -> None:
+        """Raise DuplicateClientId: an error on the response stream would end the request that had the id first."""
+        if duplicates:
+            raise DuplicateClientId(f"refused, for their client ids are under way: {duplicates}")
+
+    def _submit_one(self, request: GenerationRequest) -> bool:
+        """Enqueue one request, or answer it with its error; False if its id is under way."""
         client_id = request.id
         assert client_id is not None
         with self._lock:
             self._submit_requests += 1
+            if client_id in self._results:
+                self._duplicate_ids += 1
+                return False
             aborted = client_id in self._early_aborts
             if aborted:
                 del self._early_aborts[client_id]
@@ -126,12 +142,13 @@ class RpcWorker:
                 result = self._results[client_id] = WorkerResult(request)
         if aborted:
             self._executor.post([Response(client_id, [], 0, is_final=True, finish_reason="cancelled")])
-            return
+            return True
         try:
             self._enqueue_request(client_id, request, result)
         except Exception as error:  # noqa: BLE001 - border of one request: it must not take its batch along
             self._results.pop(client_id, None)
             self._executor.post([ErrorResponse(client_id, str(error) or repr(error))])
+        return True
 
     def _enqueue_request(self, client_id: int, request: GenerationRequest, result: WorkerResult) -> None:
         engine_request = EngineRequest(
@@ -193,8 +210,12 @@ class RpcWorker:
             self._postproc.flush()
         return finished
 
-    async def fetch_responses_loop_async(self) -> AsyncIterator[list[AnyResponse]]:
-        """Stream the response lists, one message each, until shutdown."""
+    async def fetch_responses_loop_async(self, frontend: int) -> AsyncIterator[list[AnyResponse]]:
+        """Stream the response lists of one front end, one message each, until shutdown."""
+        if self._settings.http_frontends > 1:
+            async for share in self._fan.stream(frontend):
+                yield share
+            return
         while not self.shutdown_event.is_set():
             responses = await asyncio.to_thread(self._fetch_responses)
             if responses:
@@ -215,8 +236,14 @@ class RpcWorker:
             free_blocks=executor.blocks.free_blocks,
             total_blocks=executor.blocks.total_blocks,
             iterations=executor.iterations.count,
+            refused_messages=self._refused_messages(),
+            duplicate_ids=self._duplicate_ids,
             child_pids=executor.rank_pids | ({} if self._postproc is None else self._postproc.pids),
         )
+
+    def _refused_messages(self) -> int:
+        refused = 0 if self._server is None else self._server.refused_messages
+        return refused + (0 if self._postproc is None else self._postproc.refused_messages)
 
     def shutdown(self) -> None:
         self.shutdown_event.set()
@@ -224,9 +251,8 @@ class RpcWorker:
     def run(self, address: str, key: bytes) -> None:
         """Serve at `address` until `shutdown` is called. In the `thread` layout this runs on a thread of the proxy."""
         self._address, self._key = address, key
-        server = RPCServer(
-            self, METHODS, address, key, tasks=self._settings.rpc_tasks, receive=receiving(self._settings)
-        )
+        tasks = self._settings.rpc_tasks + self._settings.http_frontends - 1  # every response stream keeps one
+        server = self._server = RPCServer(self, METHODS, address, key, tasks=tasks, receive=receiving(self._settings))
         sys.setswitchinterval(self._settings.switch_interval_ms / 1e3)
         server.start()
         try:

@@ -237,6 +237,7 @@ def test_each_of_2500_requests_in_random_shapes_gets_exactly_its_own_tokens(layo
         {"SUBMIT": "in-process", "LAYOUT": "thread", "ENQUEUE_COPY": "none", "RANKS": "2"},
         {"OVERLAP": "off"},
         {"POSTPROC_WORKERS": "2"},
+        {"HTTP_FRONTENDS": "2"},
         {"HOST_WORK": "lean", "STREAM_INTERVAL": "3"},
         {"GC": "frozen", "SWITCH_INTERVAL_MS": "1", "GIL_PROBE": "off"},
         {"MAX_BATCH_SIZE": "7", "RANKS": "2"},

@@ -8,6 +8,7 @@ from contracts import direct as wire
 from harness.reference import log
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
+from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import (
     AnyResponse,
@@ -75,7 +76,10 @@ class DirectConnection(asyncio.Protocol):
         client_id = self._proxy.new_client_id()
         self._tags[client_id] = tag
         self._clients[tag] = client_id
-        self._proxy.submit(client_id, request, self)
+        try:
+            self._proxy.submit(client_id, request, self)
+        except RPCError as error:
+            self._write([ErrorResponse(client_id, str(error), 503)])
 
     # on rpc_proxy_main_loop
 

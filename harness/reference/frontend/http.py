@@ -6,7 +6,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +20,7 @@ from harness.reference import tokens
 from harness.reference.frontend import protocol as oai
 from harness.reference.frontend.chunks import AnswerForm
 from harness.reference.frontend.generation import Generation, GenerationFailed, Generator
+from harness.reference.frontend.peers import Peers
 from harness.reference.frontend.truth import PerfLog
 from harness.reference.proxy import RpcProxy
 from harness.reference.rpc.envelope import RPCError
@@ -95,13 +96,23 @@ def _chat_ids(body: oai.ChatRequest) -> list[int]:
 class HttpFrontend:
     """The application; `build` makes the FastAPI app that uvicorn serves."""
 
-    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+    def __init__(
+        self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog, healthy: Callable[[], bool]
+    ) -> None:
         self._proxy = proxy
         self._settings = settings
         self._perf = perf
+        self._healthy = healthy
+        self._peers: Peers | None = None
         self._generator: Generator | None = None
 
-    def build(self) -> FastAPI:
+    def answers(self) -> dict[str, Callable[[], Any]]:
+        """Give what this front end can be asked by the others."""
+        return {"perf": self._perf.drain, "self": self._own_info}
+
+    def build(self, peers: Peers) -> FastAPI:
+        self._peers = peers
+
         @contextlib.asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
             self._generator = Generator(self._proxy, self._settings, self._perf)
@@ -147,7 +158,7 @@ class HttpFrontend:
     # observation
 
     async def health(self) -> Response:
-        return Response(status_code=200 if self._proxy.healthy() else 503)
+        return Response(status_code=200 if self._proxy.healthy() and self._healthy() else 503)
 
     async def version(self) -> dict[str, str]:
         return {"version": version("loadgen-gil"), "stack": "reference"}
@@ -160,15 +171,18 @@ class HttpFrontend:
         return await self._proxy.fetch_stats()
 
     async def perf_metrics(self) -> list[dict[str, Any]]:
-        return self._perf.drain()
+        assert self._peers is not None
+        return [record for records in await self._peers.ask_all("perf") for record in records]
 
     async def server_info(self) -> dict[str, Any]:
-        """Tell who is who: settings, processes by role, thread names by native id, submit counters."""
+        """Tell who is who: settings, processes by role, thread names by native id, counters of submits and refusals."""
+        assert self._peers is not None
         rank0 = await self._proxy.info()
-        own = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
-        pid = os.getpid()
-        processes = [{"role": "server" if rank0.pid == pid else "proxy", "pid": pid, "threads": own}]
-        if rank0.pid != pid:
+        frontends = await self._peers.ask_all("self")
+        processes = [frontend["process"] for frontend in frontends]
+        if rank0.pid == processes[0]["pid"]:
+            processes[0]["role"] = "server"
+        else:
             processes.append({"role": "rank0", "pid": rank0.pid, "threads": rank0.threads})
         processes += [{"role": role, "pid": child, "threads": {}} for role, child in rank0.child_pids.items()]
         return {
@@ -177,11 +191,25 @@ class HttpFrontend:
             "processes": processes,
             "executor_pid": rank0.pid,
             "submit": {"messages": rank0.submit_messages, "requests": rank0.submit_requests},
+            "refused": {
+                "duplicate_ids": rank0.duplicate_ids,
+                "messages_at_rank0": rank0.refused_messages,
+                "messages_at_proxy": sum(frontend["refused_messages"] for frontend in frontends),
+            },
             "active_requests": rank0.active_requests,
             "queued_requests": rank0.queued_requests,
             "kv_blocks": {"free": rank0.free_blocks, "total": rank0.total_blocks},
             "iterations": rank0.iterations,
+            "in_flight": sum(frontend["in_flight"] for frontend in frontends),
+        }
+
+    def _own_info(self) -> dict[str, Any]:
+        number = self._proxy.frontend
+        threads = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
+        return {
+            "process": {"role": f"frontend{number}" if number else "proxy", "pid": os.getpid(), "threads": threads},
             "in_flight": self._proxy.in_flight(),
+            "refused_messages": self._proxy.refused_messages(),
         }
 
     # generation
@@ -216,7 +244,7 @@ class HttpFrontend:
         try:
             return self._generator.submit(ids, sampling, form, arrived_s=arrived_s)
         except RPCError as error:
-            raise _Refused(f"rank 0 cannot be reached: {error}", 503) from error
+            raise _Refused(f"the request was not taken: {error}", 503) from error
 
 
 def _event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:

@@ -11,6 +11,7 @@ from harness.reference import log
 from harness.reference.child import Child
 from harness.reference.frontend.chunks import AnswerForm
 from harness.reference.rpc.envelope import SealBroken, seal, unseal
+from harness.reference.rpc.socket import beside
 from harness.reference.types import EngineResponse, ErrorResponse, Formatted
 
 START_TIMEOUT_S = 60.0
@@ -28,11 +29,11 @@ class Input:
 
 
 def input_address(rpc_address: str, number: int) -> str:
-    return f"{rpc_address}_postproc_{number}"
+    return beside(rpc_address, f"postproc{number}")
 
 
 def output_address(rpc_address: str) -> str:
-    return f"{rpc_address}_postproc_out"
+    return beside(rpc_address, "postproc")
 
 
 class PostprocPool:

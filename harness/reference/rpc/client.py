@@ -65,6 +65,7 @@ class RPCClient:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stopping = False
+        self.refused_messages = 0
         self.pool = ThreadPoolExecutor(FUTURE_WORKERS, thread_name_prefix="rpc_client_worker")
         self._thread = threading.Thread(target=self._run, name="rpc_client_loop", daemon=True)
         self._thread.start()
@@ -161,6 +162,7 @@ class RPCClient:
                 except TimeoutError:
                     continue
                 except SealBroken as error:
+                    self.refused_messages += 1
                     log.warning(str(error))
                     continue
                 self._deliver(response)

@@ -32,6 +32,7 @@ class RPCServer:
         self._key = key
         self._tasks = tasks
         self._receive = receive
+        self.refused_messages = 0
         self._stopping = threading.Event()
         self._bound = threading.Event()
         self._failure: BaseException | None = None
@@ -75,6 +76,7 @@ class RPCServer:
             except TimeoutError:
                 continue
             except SealBroken as error:
+                self.refused_messages += 1
                 log.warning(str(error))
                 continue
             log.debug(f"RPC server received {request}")

@@ -29,6 +29,11 @@ def receiving(settings: ReferenceSettings) -> Receiving:
     return Receiving(by_event=settings.rpc_receive == "event", poll_s=settings.rpc_poll_ms / 1e3)
 
 
+def beside(address: str, name: str) -> str:
+    """Return the address of a further socket in the folder of `address`; unix socket paths must be short."""
+    return f"{address.rpartition('/')[0]}/{name}"
+
+
 class SealedSocket:
     """A ROUTER that binds (the server's) or a DEALER that connects (the client's), with unlimited queues."""
 
