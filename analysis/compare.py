@@ -157,7 +157,7 @@ def _effect(
         ratio=ratio,
         low=low,
         high=high,
-        verdict=_verdict(measure.better, ratio, low, high),
+        verdict=verdict_of(measure.better, ratio, low, high),
     )
 
 
@@ -174,7 +174,7 @@ def ratio_interval(ratios: Sequence[float]) -> tuple[float | None, float | None,
     return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
 
 
-def _verdict(better: int, ratio: float | None, low: float | None, high: float | None) -> str:
+def verdict_of(better: int, ratio: float | None, low: float | None, high: float | None) -> str:
     if ratio is None:
         return "no data"
     if low is None or high is None:

@@ -257,9 +257,48 @@ def test_serve_prints_its_url_and_stops_cleanly_on_ctrl_c() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    for command in ("sweep", "serve", "report", "show"):
+    for command in ("sweep", "run", "serve", "gil", "report", "show", "compare"):
         text = loadgen(command, "--help").stdout
         assert f"example: loadgen {command}" in text
+
+
+def test_two_sweeps_are_compared_and_a_gate_trips_only_on_a_difference(tmp_path: Path) -> None:
+    one, two, longer = (str(tmp_path / name) for name in ("one", "two", "longer"))
+    words = ["--no-observe", "--set", "REFSTACK_STREAM_INTERVAL=1"]
+    assert loadgen("sweep", *SMALL, *words, "--out", one).returncode == 0
+    assert loadgen("sweep", *SMALL, *words, "--out", two).returncode == 0
+    done = loadgen("compare", one, two, "--json", "--fail-if", "ttft_ms.p50 > +5%")
+    assert done.returncode == 0, "one block cannot trip a gate"
+    assert {row["measure"] for row in json.loads(done.stdout)["differences"]} >= {"ttft_ms.p50", "output_tok_s"}
+    assert "| users |" in loadgen("compare", one, two, "--format", "markdown").stdout
+    assert loadgen("sweep", *SMALL, *words, "--isl", "80", "--out", longer).returncode == 0
+    assert "isl is 40 in one and 80 in the other" in refused("compare", one, longer)
+    assert "expected NAME" in refused("compare", one, two, "--fail-if", "nonsense")
+
+
+def test_a_running_server_is_loaded_watched_and_left_running(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    server = subprocess.Popen([*LOADGEN, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    ready = json.loads(next(line for line in server.stdout if line.startswith("READY "))[6:])
+    words = ["--url", ready["url"], "--pid", str(ready["pids"]["rank0"]), "--concurrency", "5", "--duration", "2"]
+    done = loadgen("run", *words, "--isl", "40", "--osl", "6", "--warmup", "0.2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert server.poll() is None, "it is not ours to stop"
+    server.send_signal(signal.SIGINT)
+    server.communicate(timeout=30)
+    (folder,) = SweepFolder(out).cell_folders()
+    info = folder.read()
+    assert info.state == "done"
+    assert info.stacks is not None
+    assert info.stacks.pid == ready["pids"]["rank0"]
+    assert no_strays()
+
+
+def test_run_refuses_a_server_that_is_not_there_and_one_that_is_not_on_this_machine() -> None:
+    assert "cannot reach" in refused("run", "--url", "http://127.0.0.1:9", "--concurrency", "1")
+    assert "--remote" in refused("run", "--url", "http://192.0.2.1:8000")
+    assert "no such process" in refused("run", "--url", "http://127.0.0.1:9", "--pid", "4194000")
 
 
 def test_reading_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
