@@ -25,6 +25,7 @@ from contracts.records import GIL, GilRow
 
 NOBODY = "(nobody)"
 UNKNOWN = "(not known)"
+EDGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,15 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadShare:
-    """A thread's shares of the whole observation's wall time; `running` is on a core, or queued for one, without it."""
+    """A thread's shares of the whole observation's wall time.
+
+    `asleep` is the part of `wait` before it was woken; `running` is on a core, or queued for one, without the GIL.
+    """
 
     tid: int
     name: str
     wait: float
+    asleep: float
     held: float
     running: float
     blame: tuple[Blame, ...]
@@ -75,6 +80,8 @@ class GilTally:
             lambda: defaultdict(float)
         )
         self._rare: set[int] = set()
+        self._partial: set[int] = set()
+        self._clocked_ns = 0
         self._asleep_holding: defaultdict[int, float] = defaultdict(float)
         self._woken: defaultdict[int, float] = defaultdict(float)
         self._clocks: dict[int, tuple[_Clock, _Clock]] = {}
@@ -96,6 +103,9 @@ class GilTally:
             self._asleep_holding[row.holder] += row.holder_sleeps
         cold, weight = row.cold, row.cold_weight
         self._rare.update(cold)
+        self._partial.update(row.gone)
+        if row.clocked:
+            self._clocked_ns = row.t_ns
         for tid, cpu_ns, queue_ns in zip(row.clocked, row.cpu_clock_ns, row.queue_clock_ns, strict=True):
             clock = _Clock(row.t_ns, cpu_ns, queue_ns)
             self._clocks[tid] = (self._clocks.get(tid, (clock,))[0], clock)
@@ -142,7 +152,8 @@ class GilTally:
             ThreadShare(
                 tid=tid,
                 name=name,
-                wait=self._wait_fraction(tid),
+                wait=sum(self._wait_fraction(tid)),
+                asleep=self._wait_fraction(tid)[0],
                 held=self._held.get(tid, 0.0) / looks,
                 running=min(self._running.get(tid, 0.0) / looks, 1.0),
                 blame=self._blame_of(tid),
@@ -151,26 +162,29 @@ class GilTally:
         ]
         return tuple(sorted(shares, key=lambda share: (-share.wait, -share.held, share.tid)))
 
-    def _wait_fraction(self, tid: int) -> float:
-        """Take that part of the exact time asleep which looks found on the GIL; add the woken, at most the queue.
+    def _wait_fraction(self, tid: int) -> tuple[float, float]:
+        """Take that part of the exact time asleep which looks found on the GIL; then the woken, at most the queue.
 
-        A thread that has slept for long and was found by rare looks, or has no two clock readings, is counted plainly.
+        A thread that was found by rare looks, or was not there all the time, is counted plainly. A clock that is not
+        read anew has not moved.
         """
         looks = max(self.looks, 1)
         wants, woken = self._wait.get(tid, 0.0), self._woken.get(tid, 0.0)
         first, last = self._clocks.get(tid, (None, None))
-        counted = min(wants / looks, 1.0)
-        if first is None or last is None or tid in self._rare or last.t_ns - first.t_ns < self.span_s * NS_PER_S / 2:
-            return counted
         on_gil = wants - woken
+        counted = (min(on_gil / looks, 1.0), min(woken / looks, 1.0))
+        if first is None or last is None or self._first is None or tid in self._rare | self._partial:
+            return counted
+        span = self._clocked_ns - first.t_ns
+        if first.t_ns - self._first.t_ns > EDGE * span or span < self.span_s * NS_PER_S / 2:
+            return counted
         holding = self._held.get(tid, 0.0) - self._asleep_holding.get(tid, 0.0)
         asleep = looks - self._running.get(tid, 0.0) - woken - holding
         if on_gil <= 0 or asleep <= 0:
             return counted
-        span = last.t_ns - first.t_ns
         queue = (last.queue_ns - first.queue_ns) / span
         exact = max(1 - queue - (last.cpu_ns - first.cpu_ns) / span, 0.0)
-        return min(exact * min(on_gil / asleep, 1.0) + min(woken / looks, queue), 1.0)
+        return exact * min(on_gil / asleep, 1.0), min(woken / looks, queue)
 
     def _blame_of(self, tid: int) -> tuple[Blame, ...]:
         parts = self._blame.get(tid)
@@ -238,7 +252,8 @@ def study_gil(
         t_ns, wants = wanting(kept, loop.tid)
         counted = float(wants.mean())
         scale = loop.wait / counted if counted else 1.0
-        steps = waits_per_step(t_ns, wants, end_ns, step_ms, new_requests, scale=scale)
+        asleep = loop.asleep / loop.wait if loop.wait else 1.0
+        steps = waits_per_step(t_ns, wants, end_ns, step_ms, new_requests, scale=scale, asleep=asleep)
     return GilStudy(
         looks=tally.looks,
         missed=tally.missed,

@@ -21,7 +21,9 @@ class StepWaits:
 
     `share` is of the steps' wall time, with its standard error (batch means); `mean_ms` is that share of the mean
     step. `p50_ms` and `p99_ms` are over single steps, between whose few looks the wait is interpolated: they blur what
-    is shorter than the gap between looks, `gap_ms` on the average. The last two are means over the steps that took in
+    is shorter than the gap between looks, `gap_ms` on the average. `asleep_ms` is the part of `mean_ms` in which the
+    loop slept on the GIL's locks, which a thread can also find by its own clocks; the rest it was woken and had no core
+    yet. The last two are means over the steps that took in
     new requests and those that did not (None where the log does not say or there are none).
     """
 
@@ -31,6 +33,7 @@ class StepWaits:
     mean_ms: float
     p50_ms: float
     p99_ms: float
+    asleep_ms: float
     gap_ms: float
     with_arrivals_ms: float | None
     without_arrivals_ms: float | None
@@ -44,10 +47,12 @@ def waits_per_step(
     new_requests: Floats | None = None,
     *,
     scale: float = 1.0,
+    asleep: float = 1.0,
 ) -> StepWaits | None:
     """Join looks with steps on their one clock; a step lasts `step_ms` up to `end_ns`.
 
-    `scale` is what a better estimate of the whole wait has over the share of looks; all results are multiplied by it.
+    `scale` is what a better estimate of the whole wait has over the share of looks: all results are multiplied by it.
+    `asleep` is the part of the wait that is spent asleep.
 
     Steps before the first look, after the last, or across a gap without looks are left out; so are all, with None,
     where the ends of steps are not known to better than their length (a log whose times are whole seconds).
@@ -82,6 +87,7 @@ def waits_per_step(
         mean_ms=share * float(lengths.mean()),
         p50_ms=float(p50),
         p99_ms=float(p99),
+        asleep_ms=asleep * share * float(lengths.mean()),
         gap_ms=float(np.diff(t_ns).mean()) / NS_PER_MS,
         with_arrivals_ms=None if arrivals is None else _mean(single[arrivals > 0]),
         without_arrivals_ms=None if arrivals is None else _mean(single[arrivals == 0]),

@@ -1,7 +1,7 @@
 """One concurrency's part of the report: its plots, its numbers by setting, who held the GIL in which function."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from analysis.study import CellStudy, Study
 from analysis.svg import THREAD_COLOURS, Plot
 from analysis.text import NOTHING, number, share
 from analysis.verdict import gil_shares
+from analysis.waits import WaitRow, wait_row
 
 TOP_FUNCTIONS = 12
 OTHERS = "other threads"
@@ -67,6 +68,7 @@ class Section:
     limits: tuple[LimitRow, ...]
     held_columns: tuple[str, ...]
     held: tuple[HeldRow, ...]
+    waits: tuple[WaitRow, ...]
     audit_columns: tuple[str, ...]
     audit: tuple[SettingRow, ...]
 
@@ -128,12 +130,21 @@ def make_section(study: Study, concurrency: int) -> Section:
         limits=tuple(_limit(study, index, setting, cells) for index, setting, cells in groups),
         held_columns=tuple(study.name(setting) for setting, _ in sampled),
         held=tuple(_held([cells for _, setting, cells in groups if setting in dict(sampled)], threads)),
+        waits=tuple(_waits(study, groups)),
         audit_columns=tuple(column.label for column in _AUDIT),
         audit=tuple(_row(study, index, setting, cells, _AUDIT) for index, setting, cells in groups),
     )
 
 
 _Group = tuple[int, Setting, list[CellStudy]]
+
+
+def _waits(study: Study, groups: Sequence[_Group]) -> Iterator[WaitRow]:
+    for index, setting, cells in groups:
+        seen = [cell.metrics.gil for cell in cells if cell.tables.done and cell.metrics.gil is not None]
+        row = wait_row(study.name(setting), index, seen)
+        if row is not None:
+            yield row
 
 
 def _plots(groups: Sequence[_Group], concurrency: int) -> list[Plot]:

@@ -97,6 +97,7 @@ def _gil(gil: GilStudy | None) -> dict[str, Any]:
             "mean": steps.mean_ms,
             "p50": steps.p50_ms,
             "p99": steps.p99_ms,
+            "asleep": steps.asleep_ms,
             "share": steps.share,
             "share_error": steps.share_error,
             "with_arrivals": steps.with_arrivals_ms,
