@@ -2,13 +2,13 @@
 
 To the process: the LoadSpec as the first line; then `{"do": "start"}`, `{"do": "steady", "start_ns", "end_ns"}` (end_ns
 None with a request quota), `{"do": "stop"}` (no new requests; drain). End of input means the harness is gone: stop at
-once. From the process: `ready`, `ramped` (every user has a request in flight), `progress` (once a second), `quota` (the
-wanted number of requests has completed inside the window) and `done` (drained, files closed).
+once. From the process: `ready`, `ramped` (every user has a request in flight, or the schedule begins), `progress` (once
+a second), `quota` (the wanted number of requests has completed inside the window) and `done` (drained, files closed).
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -29,6 +29,12 @@ class LoadSpec:
 
     `target` is a base URL for the drive `http` and a unix socket's path for the drive `rpc`. `users` run in this
     process and are numbered from `first_user`; `spawn_rate` is in users/s. `quota` ends the window by count.
+
+    `arrival` is `closed` (each user sends when its last request is over and it has thought for `think_s`, constant or
+    exponential by `think`), or an open loop: `constant`, `poisson` or `gamma` with `burstiness`, at `rate_rps` requests
+    a second from this process, whose users are then the most that can be in flight. `arrival_phase` moves a constant
+    schedule by that fraction of its gap. `abort_fraction` of the requests, drawn from the workload's seed, are cut
+    after `abort_after_tokens` chunks. `headers` and `extra_body` are added to every HTTP request (see loadgen.bodies).
     """
 
     drive: str
@@ -46,6 +52,18 @@ class LoadSpec:
     workload: WorkloadSpec
     requests_path: str
     client_path: str
+    arrival: str = "closed"
+    rate_rps: float | None = None
+    burstiness: float = 1.0
+    arrival_phase: float = 0.0
+    think_s: float = 0.0
+    think: str = "constant"
+    abort_fraction: float = 0.0
+    abort_after_tokens: int = 8
+    keep_alive: bool = True
+    tls_verify: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -62,7 +80,8 @@ class LoadEvent:
     """One line from a load process; `data` depends on `event`.
 
     ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, ttft_ms` (those of the last
-    second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, cpu_s, wall_s`.
+    second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s, wall_s`
+    (`unsent`: due in open loop before the stop, and never sent because every user was busy).
     error: `message` (the process cannot go on).
     """
 

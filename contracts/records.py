@@ -41,6 +41,11 @@ class RequestRow:
     `chunk_ns` holds the arrivals of token-carrying chunks only, `chunk_tokens` how many tokens each carried (None
     where the client cannot know). `sent_ns` is the first byte handed to the kernel. `server_id` joins the server's
     own record. `output_tokens_source` is `usage`, `chunks` or `wire`.
+
+    `arrival_clock` says whose times `first_byte_ns`, `chunk_ns` and `end_ns` are: `kernel` (when the bytes reached this
+    host), `user` (when the client saw them) or `mixed`. A chunk with the same time as the next one was read together
+    with it, and its time is an upper bound; `merged_chunks` counts those. `client_lag_ns` is the longest time from a
+    kernel arrival to its being seen. `first_answer_ns` is the first token that is no thought, after thoughts.
     """
 
     worker: int
@@ -61,6 +66,10 @@ class RequestRow:
     output_tokens_source: str
     error_kind: str | None
     error: str | None
+    arrival_clock: str | None = None
+    merged_chunks: int | None = None
+    client_lag_ns: int | None = None
+    first_answer_ns: int | None = None
 
 
 REQUESTS = RecordType(
@@ -70,7 +79,7 @@ REQUESTS = RecordType(
     [
         pa.int16(), pa.int64(), pa.int32(), pa.string(), pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(),
         pa.list_(pa.int64()), pa.list_(pa.int32()), pa.int64(), pa.int16(), pa.string(), pa.int32(), pa.string(),
-        pa.string(), pa.string(),
+        pa.string(), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(),
     ],
 )  # fmt: skip
 
@@ -80,7 +89,8 @@ class ClientRow:
     """The load process about itself, ten times a second.
 
     `lag_ns`: how late its event loop woke from this row's timer. `cpu_ns`: its CPU time so far. The counts are of
-    requests: now in flight, completed so far, failed so far.
+    requests: now in flight, completed so far, failed so far. `arrival_lag_ns` is the longest time from a kernel arrival
+    to its being seen, since the row before; None where the kernel stamped nothing.
     """
 
     worker: int
@@ -90,13 +100,14 @@ class ClientRow:
     in_flight: int
     completed: int
     failed: int
+    arrival_lag_ns: int | None = None
 
 
 CLIENT = RecordType(
     "client",
     1,
     ClientRow,
-    [pa.int16(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), pa.int64()],
+    [pa.int16(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.int64()],
 )
 
 

@@ -1,18 +1,68 @@
-"""What the users of one load process share: the workload, the records, and when to start and stop."""
+"""What the users of one load process share: the workload, the records, and when to start, send and stop."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
 import gevent
+from gevent.event import Event
 
-from contracts.clock import NS_PER_S
+from contracts.clock import NS_PER_MS, NS_PER_S
+from contracts.errors import UsageError
+from contracts.load import LoadSpec
 from loadgen import kinds
+from loadgen.arrival import CLOSED, Schedule
 from loadgen.drives import MakeCaller
 from loadgen.recorder import Recorder
-from loadgen.workload import Workload
+from loadgen.workload import Draw, Workload
 
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.1, 1.0
+_LEAD_NS = 10 * NS_PER_MS
+_CUT, _THINK = 1, 2  # what a request's own random numbers are for
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What users do beside asking: think after an answer (closed loop), and cut some requests short."""
+
+    think_s: float = 0.0
+    exponential: bool = False
+    abort_fraction: float = 0.0
+    abort_after: int = 1
+
+    @classmethod
+    def of(cls, spec: LoadSpec) -> "Habits":
+        """Take them from a spec. Raises UsageError."""
+        if not 0 <= spec.abort_fraction <= 1 or spec.abort_after_tokens < 1:
+            raise UsageError(
+                f"cannot cut {spec.abort_fraction} of the requests after {spec.abort_after_tokens} tokens: it takes a "
+                f"fraction from 0 to 1 and at least one token"
+            )
+        if spec.think not in ("constant", "exponential") or not 0 <= spec.think_s < math.inf:
+            raise UsageError(f"cannot think for {spec.think_s} s, {spec.think!r}: use constant or exponential")
+        return cls(spec.think_s, spec.think == "exponential", spec.abort_fraction, spec.abort_after_tokens)
+
+    def cut_after(self, workload: Workload, draw: Draw) -> int | None:
+        """Say after how many chunks this request shall be cut, if it shall."""
+        cut = self.abort_fraction > 0 and workload.chance(draw, _CUT) < self.abort_fraction
+        return self.abort_after if cut else None
+
+    def pause_s(self, workload: Workload, draw: Draw) -> float:
+        """Say how long the user thinks after this request."""
+        if self.exponential and self.think_s:
+            return -math.log(1.0 - workload.chance(draw, _THINK)) * self.think_s
+        return self.think_s
+
+
+def schedule_of(spec: LoadSpec) -> Schedule | None:
+    """Make a spec's schedule; None in closed loop. Every load process has another one. Raises UsageError."""
+    if spec.arrival == CLOSED:
+        return None
+    if spec.rate_rps is None:
+        raise UsageError(f"the arrival {spec.arrival!r} needs a rate")
+    seed = (spec.workload.seed << 16) ^ spec.worker
+    return Schedule(spec.arrival, spec.rate_rps, spec.burstiness, seed, spec.arrival_phase)
 
 
 @dataclass(slots=True)
@@ -20,7 +70,8 @@ class Crew:
     """The users' common ground. `on_ramped` is called once, when every user has tried its first request.
 
     A first request that could not be sent counts as tried: a load against a dead server reports failures instead of
-    waiting for a ramp that never ends. `cut_*` is what a request is recorded as when its user is killed under it.
+    waiting for a ramp that never ends. With a schedule it is called when every user is there, and the schedule begins.
+    `cut_*` is what a request is recorded as when its user is killed under it. `stop` ends it all.
     """
 
     workload: Workload
@@ -31,10 +82,16 @@ class Crew:
     first_user: int
     spawn_rate: float
     on_ramped: Callable[[], None]
+    schedule: Schedule | None = None
+    habits: Habits = field(default_factory=Habits)
     stopping: bool = False
     cut_kind: str = kinds.CANCELLED
     cut_message: str = "its user was stopped"
     start_ns: int = field(default_factory=monotonic_ns)
+    unsent: int = 0
+    _origin_ns: int = 0
+    _stop_ns: int = 0
+    _origin: Event = field(default_factory=Event)
     _born: int = 0
     _tried: int = 0
 
@@ -46,13 +103,46 @@ class Crew:
 
     def await_turn(self, index: int) -> None:
         """Spread the users that Locust starts in one lump a second over that second."""
-        due_ns = self.start_ns + int(index / self.spawn_rate * NS_PER_S)
-        gevent.sleep(max(0, due_ns - monotonic_ns()) / NS_PER_S)
+        _sleep_until(self.start_ns + int(index / self.spawn_rate * NS_PER_S))
 
     def first_tried(self) -> None:
         self._tried += 1
         if self._tried == self.users:
+            self._origin_ns = monotonic_ns() + _LEAD_NS
+            self._origin.set()
             self.on_ramped()
+
+    def await_due(self) -> int | None:
+        """Take the next due time of the schedule and sleep until then; None when the load stops first.
+
+        Free users hold the next due times, in order; when all are busy the times pass, and the next that is free
+        takes the oldest, late.
+        """
+        assert self.schedule is not None
+        self._origin.wait()
+        if self.stopping:
+            return None
+        due_ns = self._origin_ns + self.schedule.next_ns()
+        _sleep_until(due_ns)
+        if not self.stopping:
+            return due_ns
+        self.unsent += due_ns < self._stop_ns
+        return None
+
+    def stop(self) -> None:
+        """Let no request begin from now on, and count those that were due and never sent."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self._stop_ns = monotonic_ns()
+        if self.schedule is not None and self._origin.is_set():
+            self.unsent += self.schedule.skip_to(self._stop_ns - self._origin_ns)
+
+
+def _sleep_until(due_ns: int) -> None:
+    """Sleep; the event loop's idea of now may be old, so that one sleep may end too early."""
+    while (left_ns := due_ns - monotonic_ns()) > 0:
+        gevent.sleep(left_ns / NS_PER_S)
 
 
 def backoff_s(failures: int) -> float:

@@ -44,12 +44,13 @@ class Flight:
     """
 
     __slots__ = (
-        "chunk_ns", "chunk_tokens", "client_id", "done", "end_ns", "error", "error_kind", "finish", "on_first",
-        "sent_ns", "tag", "tokens",
+        "chunk_ns", "chunk_tokens", "client_id", "cut_after", "done", "end_ns", "error", "error_kind", "finish",
+        "on_first", "sent_ns", "tag", "tokens",
     )  # fmt: skip
 
-    def __init__(self, tag: int, on_first: FirstToken, *, keep_tokens: bool) -> None:
+    def __init__(self, tag: int, on_first: FirstToken, cut_after: int | None, *, keep_tokens: bool) -> None:
         self.tag = tag
+        self.cut_after = cut_after
         self.on_first = on_first
         self.done = Event()
         self.sent_ns = 0
@@ -83,6 +84,7 @@ class Flight:
             error_kind=kind,
             error=error,
             received_bytes=4 * count_tokens,
+            arrival_clock="user" if self.chunk_ns else None,
         )
 
 
@@ -102,12 +104,22 @@ class DirectLink:
         self._socket: Any = None
         self._reader: Any = None
 
-    def submit(self, prompt: bytes, max_tokens: int, *, ignore_eos: bool = True, on_first: FirstToken) -> Flight:
+    def submit(
+        self,
+        prompt: bytes,
+        max_tokens: int,
+        *,
+        ignore_eos: bool = True,
+        on_first: FirstToken,
+        cut_after: int | None = None,
+    ) -> Flight:
         """Send a request (its prompt as int32 token ids); what comes back arrives by itself.
+
+        With `cut_after` it is cancelled as soon as so many chunks have come.
 
         Raises Trouble when the connection cannot be made; whatever happens later is told by `wait`.
         """
-        flight = Flight(next(self._tags) % _TAGS, on_first, keep_tokens=self._keep_tokens)
+        flight = Flight(next(self._tags) % _TAGS, on_first, cut_after, keep_tokens=self._keep_tokens)
         data = frame(SUBMIT, SUBMIT_HEAD.pack(flight.tag, max_tokens, ignore_eos), prompt)
         with self._sending:
             if self._socket is None:
@@ -217,6 +229,8 @@ class DirectLink:
                 flight.finish = finish
                 del flights[tag]
                 _end(flight, now_ns, None, None)
+            elif len(flight.chunk_ns) == flight.cut_after:
+                self.cancel(flight, kinds.ABORTED, f"cut after {flight.cut_after} chunks, as the load was told to")
         if at != len(body):
             raise FrameError(f"a TOKENS frame of {len(body)} bytes whose entries need {at}")
 

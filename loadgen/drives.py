@@ -1,13 +1,21 @@
 """The two ways to put one request of the workload to a server and wait for its end."""
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Protocol
 
+from contracts.errors import UsageError
+from contracts.load import LoadSpec
+from loadgen.bodies import PATHS, BodyTemplate, endpoint_named
 from loadgen.direct import DirectLink
-from loadgen.http import HttpConnection, HttpTarget
-from loadgen.openai import BodyTemplate, StreamReading
+from loadgen.http import HttpConnection
+from loadgen.limits import raise_file_limit
+from loadgen.openai import StreamReading
 from loadgen.outcome import Cancel, FirstToken, Outcome, Trouble
+from loadgen.reactor import Reactor
+from loadgen.target import HttpTarget
 from loadgen.workload import Draw, Workload
 
 Sent = Callable[[Cancel], None]
@@ -17,8 +25,11 @@ Sent = Callable[[Cancel], None]
 class Caller(Protocol):
     """One user's end of a drive."""
 
-    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken) -> Outcome:
-        """Send the request and sleep until it is over. A failure is an outcome, not an exception."""
+    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken, cut_after: int | None = None) -> Outcome:
+        """Send the request and sleep until it is over. A failure is an outcome, not an exception.
+
+        With `cut_after` it is cancelled as soon as so many chunks carried a token.
+        """
 
     def close(self) -> None: ...
 
@@ -32,9 +43,9 @@ class HttpCaller:
         self._connection = connection
         self._head = head
 
-    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken) -> Outcome:
+    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken, cut_after: int | None = None) -> Outcome:
         body = self._template.render(self._workload, draw)
-        reading = StreamReading(self._template.endpoint, on_first)
+        reading = StreamReading(self._template.endpoint, on_first, cut_after, self._connection.cancel)
         try:
             self._connection.send(b"%s%d\r\n\r\n%s" % (self._head, len(body), body), reading.response)
             sent(self._connection.cancel)
@@ -54,10 +65,12 @@ class DirectCaller:
         self._workload = workload
         self._link = link
 
-    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken) -> Outcome:
+    def ask(self, draw: Draw, sent: Sent, on_first: FirstToken, cut_after: int | None = None) -> Outcome:
         tried_ns = monotonic_ns()
         try:
-            flight = self._link.submit(self._workload.int32(draw), draw.max_tokens, on_first=on_first)
+            flight = self._link.submit(
+                self._workload.int32(draw), draw.max_tokens, on_first=on_first, cut_after=cut_after
+            )
         except Trouble as trouble:
             return _failed(tried_ns, trouble)
         sent(lambda kind, message: self._link.cancel(flight, kind, message))
@@ -71,18 +84,38 @@ class DirectCaller:
 MakeCaller = Callable[[], Caller]
 
 
-def http_callers(
-    workload: Workload,
-    template: BodyTemplate,
-    target: HttpTarget,
-    *,
-    connect_timeout_s: float,
-    read_timeout_s: float,
-    authorization: str | None,
-) -> MakeCaller:
-    """Give what makes one HTTP caller a user."""
-    head = target.head(authorization)
-    return lambda: HttpCaller(workload, template, HttpConnection(target, connect_timeout_s, read_timeout_s), head)
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """A drive made ready: what makes a user's caller, what its requests are called, and what ends it."""
+
+    make_caller: MakeCaller
+    name: str
+    close: Callable[[], None] = lambda: None
+
+
+def open_drive(spec: LoadSpec, workload: Workload, reactor: Reactor) -> Drive:
+    """Make the drive that the spec names ready, file limit and all. Raises UsageError."""
+    if spec.drive == "rpc":
+        raise_file_limit(0)
+        link = DirectLink(spec.target, spec.connect_timeout_s, spec.read_timeout_s)
+        return Drive(direct_callers(workload, link), "submit", link.close)
+    if spec.drive != "http":
+        raise UsageError(f"unknown drive {spec.drive!r}; use rpc or http")
+    raise_file_limit(spec.users)
+    endpoint = endpoint_named(spec.endpoint)
+    workload.prepare(endpoint)
+    key = os.environ.get("OPENAI_API_KEY")
+    target = HttpTarget.resolve(spec.target, PATHS[endpoint], verify=spec.tls_verify)
+    head = target.head(f"Bearer {key}" if key else None, spec.headers, keep_alive=spec.keep_alive)
+    template = BodyTemplate(endpoint, spec.model, spec.extra_body)
+
+    def make_caller() -> Caller:
+        connection = HttpConnection(
+            target, reactor, spec.connect_timeout_s, spec.read_timeout_s, keep_alive=spec.keep_alive
+        )
+        return HttpCaller(workload, template, connection, head)
+
+    return Drive(make_caller, PATHS[endpoint])
 
 
 def direct_callers(workload: Workload, link: DirectLink) -> MakeCaller:

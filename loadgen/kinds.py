@@ -18,6 +18,7 @@ EMPTY: Final = "empty"
 SERVER_ERROR: Final = "server_error"
 CANCELLED: Final = "cancelled"
 UNFINISHED: Final = "unfinished"
+ABORTED: Final = "aborted"
 
 MEANINGS: Final = {
     CONNECT_REFUSED: "nobody listens at the target",
@@ -35,5 +36,6 @@ MEANINGS: Final = {
     EMPTY: "the response ended well, but no token arrived",
     SERVER_ERROR: "the server of the direct drive answered that this request failed",
     CANCELLED: "cancelled by the server, or by this process when it was told to stop at once",
+    ABORTED: "cut by this load as it was told to (the abort mix): no failure of the server",
     UNFINISHED: "still running when the drain time was over",
 }

@@ -30,6 +30,10 @@ class Outcome:
     error_kind: str | None = None
     error: str | None = None
     received_bytes: int = 0
+    arrival_clock: str | None = None
+    merged_chunks: int | None = None
+    client_lag_ns: int | None = None
+    first_answer_ns: int | None = None
 
 
 class Trouble(Exception):  # noqa: N818 - a kind of failure of one request, not an error of the program

@@ -8,7 +8,6 @@ import contextlib
 import gc
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -26,15 +25,13 @@ from contracts.errors import ToolError, UsageError
 from contracts.load import LoadEvent, LoadSpec
 from contracts.records import RequestRow
 from loadgen import kinds
-from loadgen.crew import Crew
-from loadgen.direct import DirectLink
-from loadgen.drives import MakeCaller, direct_callers, http_callers
-from loadgen.http import HttpTarget
-from loadgen.limits import raise_file_limit
+from loadgen.crew import Crew, Habits, schedule_of
+from loadgen.drives import open_drive
+from loadgen.kernelclock import KernelClock
 from loadgen.lines import Lines
-from loadgen.openai import PATHS, BodyTemplate, endpoint_named
+from loadgen.reactor import Reactor
 from loadgen.recorder import Recorder
-from loadgen.users import DirectUser, HttpStreamUser, LoadEnvironment, LoadUser
+from loadgen.users import USERS, LoadEnvironment, LoadUser
 from loadgen.workload import Workload
 
 _GRACE_S = 1.0  # for users to write their rows once their requests were cancelled
@@ -75,19 +72,24 @@ class LoadProcess:
         self._window = _Window(spec.quota)
         self._helpers: list[Any] = []
         self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
-        user_class, make_caller, name = self._drive(Workload(spec.workload))
-        self._recorder = Recorder(spec.worker, Path(spec.requests_path), Path(spec.client_path), self._on_end)
+        if spec.users < 1 or spec.spawn_rate <= 0:
+            raise UsageError(f"cannot run {spec.users} users at {spec.spawn_rate} users/s: both must be positive")
+        clock, workload, schedule, habits = KernelClock(), Workload(spec.workload), schedule_of(spec), Habits.of(spec)
+        self._drive = open_drive(spec, workload, Reactor(clock))
+        self._recorder = Recorder(spec.worker, Path(spec.requests_path), Path(spec.client_path), self._on_end, clock)
         self._crew = Crew(
-            workload=self._workload,
+            workload=workload,
             recorder=self._recorder,
-            make_caller=make_caller,
-            name=name,
+            make_caller=self._drive.make_caller,
+            name=self._drive.name,
             users=spec.users,
             first_user=spec.first_user,
             spawn_rate=spec.spawn_rate,
             on_ramped=lambda: self._say("ramped"),
+            schedule=schedule,
+            habits=habits,
         )
-        self._environment = LoadEnvironment(self._crew, user_class)
+        self._environment = LoadEnvironment(self._crew, USERS[spec.drive])
         self._environment.events.user_error.add_listener(self._on_user_error)  # type: ignore[no-untyped-call]
         self._runner = self._environment.create_local_runner()
 
@@ -107,6 +109,8 @@ class LoadProcess:
                 elif word.do == "steady":
                     self._begin_window(word.data)
                 elif word.do in ("ramped", "quota"):
+                    if word.do == "ramped":
+                        _spare_collections()
                     self._emit(word.do)
                 elif word.do == "stop":
                     return self._drain()
@@ -119,43 +123,14 @@ class LoadProcess:
         """Stop everything and close the files. May be called twice."""
         gevent.killall(self._helpers)
         self._runner.quit()
-        self._close_drive()
+        self._drive.close()
         self._recorder.close()
 
     def _help(self, work: Callable[[], None]) -> None:
         self._helpers.append(gevent.spawn(work))
 
-    def _drive(self, workload: Workload) -> tuple[type[LoadUser], MakeCaller, str]:
-        spec = self._spec
-        self._workload = workload
-        self._close_drive: Callable[[], None] = lambda: None
-        if spec.users < 1 or spec.spawn_rate <= 0:
-            raise UsageError(f"cannot run {spec.users} users at {spec.spawn_rate} users/s: both must be positive")
-        if spec.drive == "rpc":
-            raise_file_limit(0)
-            link = DirectLink(spec.target, spec.connect_timeout_s, spec.read_timeout_s)
-            self._close_drive = link.close
-            return DirectUser, direct_callers(workload, link), "submit"
-        if spec.drive != "http":
-            raise UsageError(f"unknown drive {spec.drive!r}; use rpc or http")
-        raise_file_limit(spec.users)
-        endpoint = endpoint_named(spec.endpoint)
-        workload.prepare(endpoint)
-        key = os.environ.get("OPENAI_API_KEY")
-        callers = http_callers(
-            workload,
-            BodyTemplate(endpoint, spec.model),
-            HttpTarget.resolve(spec.target, PATHS[endpoint]),
-            connect_timeout_s=spec.connect_timeout_s,
-            read_timeout_s=spec.read_timeout_s,
-            authorization=f"Bearer {key}" if key else None,
-        )
-        return HttpStreamUser, callers, PATHS[endpoint]
-
     def _start(self) -> None:
-        gc.collect()
-        gc.freeze()  # modules and pools need not be walked by collections during the load
-        gc.set_threshold(50_000, 20, 50)
+        _spare_collections()
         self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
         self._crew.start_ns = self._start_ns
         self._runner.start(self._spec.users, spawn_rate=self._spec.spawn_rate)
@@ -168,7 +143,7 @@ class LoadProcess:
 
     def _drain(self) -> int:
         """Send nothing new; let what is in flight end, for at most `drain_s`."""
-        self._crew.stopping = True
+        self._crew.stop()
         deadline_ns = monotonic_ns() + int(self._spec.drain_s * NS_PER_S)
         while self._recorder.in_flight:
             left_s = (deadline_ns - monotonic_ns()) / NS_PER_S
@@ -188,13 +163,15 @@ class LoadProcess:
             completed=self._recorder.completed,
             failed=self._recorder.failed,
             unfinished=self._recorder.unfinished,
+            aborted=self._recorder.aborted,
+            unsent=self._crew.unsent,
             cpu_s=cpu_ns / NS_PER_S,
             wall_s=wall_ns / NS_PER_S,
         )
         return 0
 
     def _stop_at_once(self, word: _Word) -> int:
-        self._crew.stopping = True
+        self._crew.stop()
         self._cut(kinds.CANCELLED, "the load process was told to stop at once")
         if word.do != "broken":
             return _INTERRUPTED
@@ -249,6 +226,13 @@ class LoadProcess:
             self._lines.emit(LoadEvent(event, {"t_ns": monotonic_ns(), **data}))
         except OSError:  # the harness is gone
             self._say("gone")
+
+
+def _spare_collections() -> None:
+    """Keep what lives as long as the load (modules, pools, users) from being walked by every collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 1000)
 
 
 @contextlib.contextmanager

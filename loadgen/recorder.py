@@ -14,6 +14,7 @@ from contracts.clock import NS_PER_MS, NS_PER_S
 from contracts.masking import mask_text
 from contracts.records import CLIENT, REQUESTS, ClientRow, RequestRow
 from loadgen import kinds
+from loadgen.kernelclock import KernelClock
 from loadgen.outcome import Cancel, Outcome
 from loadgen.workload import Draw
 
@@ -32,17 +33,23 @@ class Ticket:
         self.seq = seq
         self.cancel: Cancel | None = None
 
-    def end(self, draw: Draw, outcome: Outcome) -> None:
+    def end(self, draw: Draw, outcome: Outcome, scheduled_ns: int | None = None) -> None:
         """Write the row. Every ticket must come to this, whatever became of the request."""
-        self._recorder.end(self, draw, outcome)
+        self._recorder.end(self, draw, outcome, scheduled_ns)
 
 
 class Recorder:
     """Owns the two record files of a load process. All calls come from greenlets of one thread."""
 
     def __init__(
-        self, worker: int, requests_path: Path, client_path: Path, on_end: Callable[[RequestRow], None]
+        self,
+        worker: int,
+        requests_path: Path,
+        client_path: Path,
+        on_end: Callable[[RequestRow], None],
+        clock: KernelClock | None = None,
     ) -> None:
+        self._clock = clock
         self._worker = worker
         self._on_end = on_end
         self._open: dict[int, Ticket] = {}
@@ -51,6 +58,7 @@ class Recorder:
         self.completed = 0
         self.failed = 0
         self.unfinished = 0
+        self.aborted = 0
         _warm_up()
         with contextlib.ExitStack() as stack:
             self._requests = stack.enter_context(RecordWriter(requests_path, REQUESTS))
@@ -77,15 +85,17 @@ class Recorder:
         self._first_tokens.clear()
         return taken
 
-    def end(self, ticket: Ticket, draw: Draw, outcome: Outcome) -> None:
+    def end(self, ticket: Ticket, draw: Draw, outcome: Outcome, scheduled_ns: int | None) -> None:
         """Write the ticket's row and count it."""
         del self._open[ticket.seq]
         if outcome.error_kind is None:
             self.completed += 1
+        elif outcome.error_kind == kinds.ABORTED:
+            self.aborted += 1
         else:
             self.failed += 1
             self.unfinished += outcome.error_kind == kinds.UNFINISHED
-        row = _row(self._worker, ticket.seq, draw, outcome)
+        row = _row(self._worker, ticket.seq, draw, outcome, scheduled_ns)
         self._requests.append(row)
         self._on_end(row)
 
@@ -96,7 +106,7 @@ class Recorder:
                 ticket.cancel(kind, message)
 
     def sample_forever(self) -> None:
-        """Write a client row every 100 ms, with how late this greenlet woke, and flush both files each second."""
+        """Write a client row every 100 ms, with how late this greenlet woke; read the clocks, flush each second."""
         due_ns = monotonic_ns() + _SAMPLE_NS
         while True:
             gevent.sleep(max(0, due_ns - monotonic_ns()) / NS_PER_S)
@@ -110,10 +120,17 @@ class Recorder:
                     in_flight=self.in_flight,
                     completed=self.completed,
                     failed=self.failed,
+                    arrival_lag_ns=self._look_at_clock(),
                 )
             )
             self._requests.tick()
             due_ns = max(due_ns + _SAMPLE_NS, now_ns)
+
+    def _look_at_clock(self) -> int | None:
+        if self._clock is None:
+            return None
+        self._clock.refresh()
+        return self._clock.take_worst_lag_ns()
 
     def close(self) -> None:
         """Flush and close both files."""
@@ -124,10 +141,10 @@ def _warm_up() -> None:
     """Make pyarrow do its first conversion now: it imports pandas then, which would stall the first second's load."""
     nothing = Outcome(0, 0, chunk_ns=[0], chunk_tokens=[0])
     with RecordWriter(Path(os.devnull), REQUESTS) as writer:
-        writer.append(_row(0, 0, Draw(0, 0, 1, 1, 0, ()), nothing))
+        writer.append(_row(0, 0, Draw(0, 0, 1, 1, 0, ()), nothing, None))
 
 
-def _row(worker: int, seq: int, draw: Draw, outcome: Outcome) -> RequestRow:
+def _row(worker: int, seq: int, draw: Draw, outcome: Outcome, scheduled_ns: int | None) -> RequestRow:
     return RequestRow(
         worker=worker,
         seq=seq,
@@ -135,7 +152,7 @@ def _row(worker: int, seq: int, draw: Draw, outcome: Outcome) -> RequestRow:
         server_id=outcome.server_id,
         prompt_tokens=draw.prompt_tokens,
         max_tokens=draw.max_tokens,
-        scheduled_ns=None,
+        scheduled_ns=scheduled_ns,
         sent_ns=outcome.sent_ns,
         first_byte_ns=outcome.first_byte_ns,
         chunk_ns=outcome.chunk_ns,
@@ -147,4 +164,8 @@ def _row(worker: int, seq: int, draw: Draw, outcome: Outcome) -> RequestRow:
         output_tokens_source=outcome.output_tokens_source,
         error_kind=outcome.error_kind,
         error=None if outcome.error is None else mask_text(outcome.error)[:_ERROR_CHARS],
+        arrival_clock=outcome.arrival_clock,
+        merged_chunks=outcome.merged_chunks,
+        client_lag_ns=outcome.client_lag_ns,
+        first_answer_ns=outcome.first_answer_ns,
     )

@@ -7,6 +7,7 @@ leniency: `finish` gives out an event whose closing blank line never came.
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 1 << 20
+_LF, _CR = b"\n\r"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -25,7 +26,6 @@ class SseParser:
     """Feed bytes, get events. Memory is bounded by `max_event_bytes` and the size of one feed."""
 
     __slots__ = (
-        "_clean",
         "_data",
         "_first_line",
         "_held",
@@ -33,6 +33,7 @@ class SseParser:
         "_name",
         "_pieces",
         "_skip_lf",
+        "clean",
         "last_id",
         "retry_ms",
     )
@@ -45,24 +46,24 @@ class SseParser:
         self._name = b""
         self._first_line = True
         self._skip_lf = False  # the last byte was a CR, whose LF may still come
-        self._clean = False  # between two events, nothing pending
+        self.clean = False  # between two events, nothing pending
         self.last_id = b""
         self.retry_ms: int | None = None
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Give the events that these bytes complete. Raises SseError when one outgrows the bound."""
-        if self._clean and data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
+        if self.clean and data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
             payload = data[6:-2]
-            if b"\r" not in payload:  # the common case by far: exactly one event of one line
+            if _CR not in payload:  # the common case by far: exactly one event of one line
                 return [SseEvent(payload)]
         if self._skip_lf and data:
             self._skip_lf = False
             if data.startswith(b"\n"):
                 data = data[1:]
-        if b"\r" in data:
+        if _CR in data:
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in data:
+        if _LF not in data:
             self._hold(data)
             return []
         events: list[SseEvent] = []
@@ -74,7 +75,7 @@ class SseParser:
         rest = lines.pop()
         for line in lines:
             self._line(line, events)
-        self._clean = not self._data and not self._name and not rest and not self._skip_lf
+        self.clean = not self._data and not self._name and not rest and not self._skip_lf
         if rest:
             self._hold(rest)
         return events
@@ -91,7 +92,7 @@ class SseParser:
 
     def _hold(self, piece: bytes) -> None:
         if piece:
-            self._clean = False
+            self.clean = False
             self._pieces.append(piece)
             self._grow(len(piece))
 

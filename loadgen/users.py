@@ -1,4 +1,4 @@
-"""Locust users in closed loop: each sends its next request when its last one is over. Importing this patches."""
+"""Locust users: each sends its next request when its last one is over, or when one is due. Importing this patches."""
 
 from time import monotonic_ns
 from typing import Any
@@ -9,8 +9,10 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from contracts.clock import NS_PER_MS
+from loadgen import kinds
 from loadgen.crew import Crew, backoff_s
 from loadgen.outcome import Cancel, Outcome
+from loadgen.workload import Draw
 
 
 class LoadEnvironment(Environment):
@@ -38,25 +40,38 @@ class LoadUser(User):
 
     def on_start(self) -> None:
         self._crew.await_turn(self._index)
+        if self._crew.schedule is not None:
+            self._crew.first_tried()
 
     def on_stop(self) -> None:
         self._caller.close()
 
     @task
     def request(self) -> None:
-        if self._crew.stopping:
+        crew = self._crew
+        if crew.stopping:
             raise StopUser
-        outcome = self._one()
-        if outcome.error_kind is None:
-            self._failures = 0
-        elif not self._crew.stopping:
-            self._failures += 1
-            gevent.sleep(backoff_s(self._failures))
-
-    def _one(self) -> Outcome:
-        crew, n = self._crew, self._n
+        draw = crew.workload.draw(crew.first_user + self._index, self._n)
         self._n += 1
-        draw = crew.workload.draw(crew.first_user + self._index, n)
+        if crew.schedule is not None:
+            due_ns = crew.await_due()
+            if due_ns is None:
+                raise StopUser
+            self._one(draw, due_ns)
+            return
+        outcome = self._one(draw, None)
+        if outcome.error_kind in (None, kinds.ABORTED):
+            self._failures = 0
+            pause_s = crew.habits.pause_s(crew.workload, draw)
+        else:
+            self._failures += 1
+            pause_s = backoff_s(self._failures)
+        if pause_s and not crew.stopping:
+            gevent.sleep(pause_s)
+
+    def _one(self, draw: Draw, due_ns: int | None) -> Outcome:
+        crew = self._crew
+        first = draw.n == 0 and due_ns is None
         ticket = crew.recorder.begin()
         tried_ns = monotonic_ns()
         told = False
@@ -65,16 +80,18 @@ class LoadUser(User):
             nonlocal told
             ticket.cancel = cancel
             told = True
-            if n == 0:
+            if first:
                 crew.first_tried()
 
         try:
-            outcome = self._caller.ask(draw, sent, crew.recorder.first_token)
+            cut_after = crew.habits.cut_after(crew.workload, draw)
+            outcome = self._caller.ask(draw, sent, crew.recorder.first_token, cut_after)
         except gevent.GreenletExit:
-            ticket.end(draw, Outcome(tried_ns, monotonic_ns(), error_kind=crew.cut_kind, error=crew.cut_message))
+            cut = Outcome(tried_ns, monotonic_ns(), error_kind=crew.cut_kind, error=crew.cut_message)
+            ticket.end(draw, cut, due_ns)
             raise
-        ticket.end(draw, outcome)
-        if n == 0 and not told:
+        ticket.end(draw, outcome, due_ns)
+        if first and not told:
             crew.first_tried()
         self.environment.events.request.fire(
             request_type=self.request_type,
@@ -97,3 +114,6 @@ class DirectUser(LoadUser):
     """Submits to the reference stack's proxy without HTTP."""
 
     request_type = "RPC"
+
+
+USERS = {"http": HttpStreamUser, "rpc": DirectUser}

@@ -54,10 +54,10 @@ class Workload:
         self._starts: list[int] = []
 
     def prepare(self, endpoint: str | None) -> None:
-        """Render the pool for `json_ids` (endpoint completions) or `text` (chat): a third of a second, done once."""
+        """Render the pool for `json_ids` (completions) or `text` (chat, responses): a third of a second, done once."""
         if endpoint == "completions" and not self._json:
             self._json = b"".join([b"%5d," % number for number in self._ids.tolist()])
-        if endpoint == "chat" and not self._words:
+        if endpoint in ("chat", "responses") and not self._words:
             words = [_WORDS[number % len(_WORDS)].encode() + b" " for number in self._ids.tolist()]
             self._words = b"".join(words)
             self._starts = [0, *np.cumsum([len(word) for word in words]).tolist()]
@@ -76,6 +76,10 @@ class Workload:
             rest, digit = divmod(rest, _IDS)
             own.append(FIRST_ID + digit)
         return Draw(user, n, prompt_tokens, max_tokens, b % (self._pool - prompt_tokens), tuple(own))
+
+    def chance(self, draw: Draw, use: int) -> float:
+        """Give a number from 0 to below 1 that belongs to this request and this use of it."""
+        return (_mix(_mix(self._seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
 
     def token_ids(self, draw: Draw) -> list[int]:
         """Give the prompt as a list of token ids; for tests and tools, not for the hot path."""

@@ -13,10 +13,13 @@ from contracts.clock import NS_PER_MS, now_ns
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.drives import Caller, Sent, http_callers
-from loadgen.http import HttpTarget
-from loadgen.openai import PATHS, BodyTemplate
+from loadgen.bodies import PATHS, BodyTemplate
+from loadgen.drives import Caller, HttpCaller, Sent
+from loadgen.http import HttpConnection
+from loadgen.kernelclock import KernelClock
 from loadgen.outcome import Outcome
+from loadgen.reactor import Reactor
+from loadgen.target import HttpTarget
 from loadgen.workload import Workload
 
 COUNT = 6
@@ -30,9 +33,11 @@ def port() -> Iterator[int]:
 
 
 def caller_for(url: str, case: str, endpoint: str = "completions", **more: Any) -> Caller:
-    timeouts = {"connect_timeout_s": 0.3, "read_timeout_s": 2.0, "authorization": None, **more}
-    target = HttpTarget.resolve(url, PATHS[endpoint])
-    return http_callers(WORKLOAD, BodyTemplate(endpoint, case), target, **timeouts)()
+    settings = {"connect_timeout_s": 0.3, "read_timeout_s": 2.0, **more}
+    target = HttpTarget.resolve(url, PATHS[endpoint], verify=False)
+    head = target.head(keep_alive=settings.get("keep_alive", True))
+    connection = HttpConnection(target, Reactor(KernelClock()), **settings)
+    return HttpCaller(WORKLOAD, BodyTemplate(endpoint, case), connection, head)
 
 
 def ask(caller: Caller, n: int = 0, sent: Sent = lambda _: None) -> Outcome:
@@ -192,7 +197,7 @@ def test_a_base_url_keeps_its_path_and_its_version_is_not_doubled() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:80", "https://127.0.0.1", "http://", "http://x:99999", "http://nowhere.invalid"]
+    "url", ["127.0.0.1:80", "ftp://127.0.0.1", "http://", "http://x:99999", "http://nowhere.invalid"]
 )
 def test_a_url_that_cannot_be_used_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="cannot"):

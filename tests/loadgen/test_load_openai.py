@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.openai import BodyTemplate, StreamReading, endpoint_named
+from loadgen.bodies import BodyTemplate, endpoint_named
+from loadgen.openai import StreamReading
 from loadgen.outcome import Outcome
 from loadgen.workload import Workload
 
@@ -225,3 +226,117 @@ def test_an_endpoint_may_be_named_or_given_as_its_path() -> None:
     assert [endpoint_named(name) for name in ("chat", "/v1/completions")] == ["chat", "completions"]
     with pytest.raises(UsageError, match="embeddings"):
         endpoint_named("embeddings")
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_extra_body_fields_are_added_replace_ours_or_take_them_out(endpoint: str) -> None:
+    workload = Workload(WorkloadSpec(isl=12, osl=4))
+    extra = {"ignore_eos": None, "temperature": 0.5, "stream_options": {"include_usage": False}}
+    body = json.loads(BodyTemplate(endpoint, "m", extra).render(workload, workload.draw(0, 0)))
+    assert "ignore_eos" not in body
+    assert (body["temperature"], body["stream_options"]) == (0.5, {"include_usage": False})
+
+
+@pytest.mark.parametrize("name", ["prompt", "messages", "max_tokens"])
+def test_an_extra_field_that_the_workload_sets_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        BodyTemplate("completions", "m", {name: 1})
+
+
+def test_the_responses_api_takes_the_prompt_as_input_and_its_own_limit() -> None:
+    workload = Workload(WorkloadSpec(isl=12, osl=4))
+    draw = workload.draw(0, 0)
+    body = json.loads(BodyTemplate("responses", "m").render(workload, draw))
+    assert (body["input"], body["max_output_tokens"]) == (workload.text(draw).decode(), draw.max_tokens)
+    assert "stream_options" not in body
+
+
+def responses(*tail: dict[str, Any]) -> list[dict[str, Any]]:
+    created = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "error": None}}
+    added = {"type": "response.content_part.added", "part": {"type": "output_text", "text": ""}}
+    return [created, added, *tail]
+
+
+def piece(text_: str, kind: str = "response.output_text.delta") -> dict[str, Any]:
+    return {"type": kind, "item_id": "i", "delta": text_}
+
+
+def ended(status: str = "completed", tokens: int = 2) -> dict[str, Any]:
+    cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    response = {"id": "resp_1", "status": status, "error": None, "incomplete_details": cut}
+    return {"type": f"response.{status}", "response": {**response, "usage": {"output_tokens": tokens}}}
+
+
+def test_a_response_of_the_responses_api_is_read_by_its_deltas_and_its_end() -> None:
+    outcome = read(*responses(piece("a"), piece("b"), ended()), endpoint="responses", separators=(",", ":"))
+    assert list(outcome.chunk_ns) == [103, 104]
+    assert (outcome.output_tokens, outcome.finish_reason, outcome.server_id) == (2, "stop", "resp_1")
+    assert outcome.error_kind is None
+    assert read(*responses(piece("a"), ended("incomplete")), endpoint="responses").finish_reason == "length"
+
+
+def test_a_responses_api_stream_without_its_last_event_is_cut() -> None:
+    assert read(*responses(piece("a")), endpoint="responses").error_kind == kinds.NO_TERMINAL_EVENT
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "error", "code": "server_error", "message": "boom"},
+        {"type": "response.failed", "response": {"status": "failed", "error": {"message": "boom"}}},
+    ],
+)
+def test_a_failed_response_is_a_failure(event: dict[str, Any]) -> None:
+    outcome = read(*responses(piece("a"), event), endpoint="responses")
+    assert (outcome.error_kind, outcome.error) == (kinds.ERROR_IN_STREAM, "boom")
+
+
+def test_thoughts_count_as_tokens_and_the_first_answer_is_told_apart() -> None:
+    thought, answer = delta(reasoning_content="hm"), delta(content="yes")
+    outcome = read(thought, thought, thought, answer, answer, delta("stop"), DONE, endpoint="chat")
+    assert list(outcome.chunk_ns) == [101, 102, 103, 104, 105]
+    assert outcome.first_answer_ns == 104
+    deltas = [piece("hm", "response.reasoning_text.delta"), piece("a"), piece("b"), ended(tokens=3)]
+    assert read(*responses(*deltas), endpoint="responses").first_answer_ns == 104
+    assert read(answer, answer, delta("stop"), DONE, endpoint="chat").first_answer_ns is None
+
+
+def test_choices_that_come_in_one_event_are_one_chunk_of_several_tokens() -> None:
+    both = {"id": "r", "choices": [{"index": k, "text": "x", "finish_reason": None} for k in range(2)]}
+    outcome = read(both, both, text("x", "stop"), usage(5), DONE)
+    assert (list(outcome.chunk_ns), list(outcome.chunk_tokens)) == ([101, 102, 103], [2, 2, 1])
+    assert outcome.output_tokens == 5
+
+
+@pytest.mark.parametrize(
+    "told", [{"token_ids": [5, 6, 7]}, {"logprobs": {"tokens": ["a", "b", "c"]}}, {"logprobs": {"content": [{}] * 3}}]
+)
+def test_a_chunk_that_tells_its_tokens_is_taken_at_its_word(told: dict[str, Any]) -> None:
+    choice = {"index": 0, "text": "abc", "finish_reason": None, **told}
+    outcome = read({"id": "r", "choices": [choice]}, {"id": "r", "choices": [{**choice, "finish_reason": "stop"}]})
+    assert (list(outcome.chunk_tokens), outcome.output_tokens, outcome.output_tokens_source) == ([3, 3], 6, "wire")
+
+
+def test_the_time_to_come_back_is_kept_with_the_refusal() -> None:
+    reading = StreamReading("chat", lambda _: None)
+    reading.response.status, reading.response.retry_after = 429, b"7"
+    reading.response.error_body += b"slow down"
+    assert reading.outcome(1).error == "status 429 (Retry-After: 7): slow down"
+
+
+def test_a_request_is_cut_at_the_wanted_chunk_and_only_once() -> None:
+    cuts = []
+    reading = StreamReading("completions", lambda _: None, 3, lambda kind, _: cuts.append(kind))
+    for number in range(5):
+        reading.feed(number, b"data: %s\n\n" % json.dumps(text("a")).encode())
+    assert cuts == [kinds.ABORTED]
+
+
+def test_chunks_of_one_read_are_counted_as_merged_but_for_the_last() -> None:
+    reading = StreamReading("completions", lambda _: None)
+    reading.response.status = 200
+    one = b"data: %s\n\n" % json.dumps(text("a")).encode()
+    for now, count in ((1, 1), (2, 3), (3, 1)):
+        reading.feed(now, one * count)
+    outcome = reading.outcome(5)
+    assert (list(outcome.chunk_ns), outcome.merged_chunks) == ([1, 2, 2, 2, 3], 2)
