@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from contracts.errors import ToolError
-from loadgen.cli import compare, gil, report, run, serve, show, sweep
+from loadgen.cli import compare, doctor, gil, report, run, serve, show, sweep
 
 INTERRUPTED = 130
-COMMANDS = (sweep, run, serve, gil, report, show, compare)
+COMMANDS = (sweep, run, serve, gil, report, show, compare, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

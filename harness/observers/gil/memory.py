@@ -133,7 +133,7 @@ def denied(pid: int) -> str:
     except (OSError, ValueError):
         scope = 0
     if scope == 1 and os.geteuid() != 0:
-        way = "run as root, or 'sudo sysctl kernel.yama.ptrace_scope=0', or start the target from here"
+        way = "run as root, or 'sudo sysctl kernel.yama.ptrace_scope=0', or have the target call prctl(PR_SET_PTRACER)"
     elif scope >= 2:
         way = f"kernel.yama.ptrace_scope is {scope}: run as root with CAP_SYS_PTRACE" + (
             "" if scope == 2 else ", after a reboot with a lower setting (3 cannot be undone)"
