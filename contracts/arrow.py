@@ -55,9 +55,11 @@ class RecordWriter(Generic[Row]):
         self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
 
     def close(self) -> None:
-        self.flush()
-        self._stream.close()
-        self._file.close()
+        try:
+            self.flush()
+            self._stream.close()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> "RecordWriter[Row]":
         return self

@@ -53,6 +53,9 @@ class _Outcome:
     doubts: list[Doubt] = field(default_factory=list)
     load_nice: int = 0
 
+    def note(self, doubts: tuple[Doubt, ...]) -> None:
+        self.doubts += doubts
+
     def passed(self, **times: int) -> None:
         self.phases = replace(self.phases, **times)
 
@@ -175,7 +178,7 @@ class CellRunner:
         host.watch(outcome.view.processes, outcome.view.threads)
         host.watch({f"load{n or ''}": pid for n, pid in enumerate(outcome.load_pids)}, {})
         host.start()
-        cleanup.callback(host.stop)
+        cleanup.callback(lambda: outcome.note(host.stop()))
         return host
 
     def _drive(
@@ -193,7 +196,7 @@ class CellRunner:
         if self._stack.writes_steps:
             tail = IterationTail(folder.server_log, folder.steps)
             tail.start()
-            cleanup.callback(tail.stop)
+            cleanup.callback(lambda: outcome.note(tail.stop()))
 
         def watch() -> None:
             if not server.alive():

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from contracts.arrow import RecordWriter
 from contracts.clock import now_ns
+from contracts.doubts import Doubt
 from contracts.records import HOST, HostRow
+from harness.observers.ticker import Ticker
 
 EVERY_S = 0.5
 PROC = Path("/proc")
@@ -21,15 +23,13 @@ class HostSampler:
     def __init__(self, path: Path, *, proc: Path = PROC, every_s: float = EVERY_S) -> None:
         self._writer = RecordWriter(path, HOST)
         self._proc = proc
-        self._every_s = every_s
         self._lock = threading.Lock()
         self._roles: dict[int, str] = {}
         self._names: dict[int, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="host_sampler", daemon=True)
+        self._ticker = Ticker("host_sampler", self.sample, every_s)
 
     def start(self) -> None:
-        self._thread.start()
+        self._ticker.start()
 
     def watch(self, processes: Mapping[str, int], names: Mapping[int, str]) -> None:
         """Add processes by role, and the names of their threads by native id."""
@@ -37,27 +37,24 @@ class HostSampler:
             self._roles.update({pid: role for role, pid in processes.items()})
             self._names.update(names)
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._writer.close()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.sample()
-            self._writer.tick()
-            self._stop.wait(self._every_s)
+    def stop(self) -> tuple[Doubt, ...]:
+        return self._ticker.stop(self._writer.close)
 
     def sample(self) -> None:
         """Write one row for each process and each of its threads."""
         with self._lock:
             roles, names = dict(self._roles), dict(self._names)
         for pid, role in roles.items():
+            rows: list[HostRow] = []
             with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
-                self._sample_process(pid, role, names)
+                rows = self._rows(pid, role, names)
+            for row in rows:
+                self._writer.append(row)
+        self._writer.tick()
 
-    def _sample_process(self, pid: int, role: str, names: Mapping[int, str]) -> None:
+    def _rows(self, pid: int, role: str, names: Mapping[int, str]) -> list[HostRow]:
         process = self._proc / str(pid)
+        rows: list[HostRow] = []
         total_cpu = total_wait = 0
         for task in sorted(int(entry.name) for entry in (process / "task").iterdir()):
             try:
@@ -67,10 +64,11 @@ class HostSampler:
                 continue
             total_cpu += cpu
             total_wait += wait
-            self._writer.append(HostRow(now_ns(), role, pid, task, name, cpu, wait, None))
+            rows.append(HostRow(now_ns(), role, pid, task, name, cpu, wait, None))
         rss = int((process / "statm").read_text().split()[1]) * _PAGE
         cpu = self._process_cpu_ns(process)
-        self._writer.append(HostRow(now_ns(), role, pid, None, role, max(cpu, total_cpu), total_wait, rss))
+        rows.append(HostRow(now_ns(), role, pid, None, role, max(cpu, total_cpu), total_wait, rss))
+        return rows
 
     def _schedstat(self, task: Path) -> tuple[int, int]:
         """Return (time on a CPU, time runnable without one) in ns."""

@@ -6,13 +6,14 @@ key stands after the timestamp with a colon. Keys may be added; the order does n
 
 import ast
 import re
-import threading
 from datetime import datetime
 from pathlib import Path
 
 from contracts.arrow import RecordWriter
 from contracts.clock import NS_PER_S, ClockPair, clock_pair
+from contracts.doubts import Doubt
 from contracts.records import STEPS, StepRow
+from harness.observers.ticker import Ticker
 
 EVERY_S = 0.5
 _PAIR = re.compile(r"(\w+)\s*[=:]\s*(\{[^}]*\}|[^,{}]+)")
@@ -89,26 +90,21 @@ class IterationTail:
     def __init__(self, log: Path, path: Path, *, every_s: float = EVERY_S) -> None:
         self._log = log
         self._writer = RecordWriter(path, STEPS)
-        self._every_s = every_s
         self._clock = clock_pair()
         self._position = 0
         self._rest = b""
         self.rows = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iteration_tail", daemon=True)
+        self._ticker = Ticker("iteration_tail", self.catch_up, every_s)
 
     def start(self) -> None:
-        self._thread.start()
+        self._ticker.start()
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+    def stop(self) -> tuple[Doubt, ...]:
+        return self._ticker.stop(self._finish)
+
+    def _finish(self) -> None:
         self.catch_up()
         self._writer.close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            self.catch_up()
 
     def catch_up(self) -> None:
         """Read what the log has gained since the last time."""

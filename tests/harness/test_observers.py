@@ -12,6 +12,7 @@ from contracts.arrow import read_table
 from contracts.records import HOST
 from harness.observers.gil_stacks import GilStackRecorder
 from harness.observers.host import HostSampler
+from harness.observers.ticker import Ticker
 from harness.process import Guard
 
 SPINNER = """
@@ -139,3 +140,18 @@ def test_a_guard_that_was_told_goodbye_ends_nothing(tmp_path: Path) -> None:
     assert survivor.poll() is None
     survivor.send_signal(signal.SIGKILL)
     survivor.wait()
+
+
+def test_an_observer_that_cannot_write_ends_with_a_doubt_and_no_traceback() -> None:
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        raise OSError(28, "No space left on device")
+
+    ticker = Ticker("tail", work, 0.001)
+    ticker.start()
+    (doubt,) = ticker.stop(lambda: None)
+    assert doubt.code == "observer_failed"
+    assert "No space left" in doubt.detail
+    assert calls == [1]
