@@ -3,16 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 
 from contracts.errors import ToolError
-from loadgen.cli import compare, doctor, gil, report, run, serve, show, sweep
 
 INTERRUPTED = 130
-COMMANDS = (sweep, run, serve, gil, report, show, compare, doctor)
+COMMANDS = ("sweep", "run", "serve", "gil", "report", "show", "compare", "doctor")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser with the commands named; each is a module of this package, imported only when it is wanted."""
     parser = argparse.ArgumentParser(
         prog="loadgen",
         description="Find out why a Python LLM server is slow under load, and prove which knob fixes it.",
@@ -20,15 +21,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"loadgen {version('loadgen-gil')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_parser(commands)
+    for name in names:
+        import_module(f"loadgen.cli.{name}").add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return 0 done, 1 finished but something failed, 2 wrong usage or environment, 130 interrupted."""
     words = sys.argv[1:] if argv is None else list(argv)
-    options = build_parser().parse_args(words)
+    wanted = words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS
+    options = build_parser(wanted).parse_args(words)
     options.argv = ["loadgen", *words]
     try:
         status: int = options.run(options)
