@@ -17,14 +17,15 @@ _WAIT_S = 5.0
 
 
 class ThreadNames:
-    """Asks in a process of its own, so that a look never waits for the answer; not more than once in two seconds."""
+    """Asks in a process of its own, so that a look never waits for the answer, and ever more rarely: it costs."""
 
     def __init__(self, pid: int, *, ask: bool = True) -> None:
         self._pid = pid
         self._known: dict[int, str] = {}
         self._said: dict[int, str] = {}
         self._asking: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
-        self._asked_at = -AGAIN_AFTER_S
+        self._again_after_s = AGAIN_AFTER_S
+        self._ask_at_s = 0.0
         self._wanted = ask
         self._program: str | None = None
         if ask:
@@ -50,7 +51,7 @@ class ThreadNames:
             if self._asking[0].poll() is None:
                 return {}
             return self._answer()
-        if self._wanted and self._program is not None and now - self._asked_at >= AGAIN_AFTER_S:
+        if self._wanted and self._program is not None and now >= self._ask_at_s:
             self._ask()
         return {}
 
@@ -70,7 +71,8 @@ class ThreadNames:
     def _ask(self) -> None:
         assert self._program is not None
         self._wanted = False
-        self._asked_at = time.monotonic()
+        self._ask_at_s = time.monotonic() + self._again_after_s
+        self._again_after_s *= 2
         out = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the answer
         try:
             process = subprocess.Popen(

@@ -24,7 +24,7 @@ from contracts.clock import NS_PER_S, now_ns
 from contracts.errors import UsageError
 from contracts.records import GilRow
 from harness.observers.gil.frames import Frames
-from harness.observers.gil.layout import GilLayout, locate, thread_states
+from harness.observers.gil.layout import GilLayout, locate
 from harness.observers.gil.memory import Identity, TargetGoneError, TargetMemory
 from harness.observers.gil.names import ThreadNames
 from harness.observers.gil.offsets import SWITCH_NUMBER
@@ -52,6 +52,7 @@ class GilSampler:
             raise UsageError(str(error)) from error
         _allow_files()
         _wake_on_time()
+        self._names = ThreadNames(pid, ask=names)
         self._memory = TargetMemory(pid)
         try:
             self.layout = locate(pid, self._memory)
@@ -65,7 +66,6 @@ class GilSampler:
         if not identity.alive():
             self.close()
             raise UsageError(f"process {pid} ended while it was being looked into")
-        self._names = ThreadNames(pid, ask=names)
         self._frames = Frames(self._memory, self.layout.offsets)
         self._holders: dict[int, int | None] = {}
         self._outer: dict[int, int] = {}
@@ -215,14 +215,8 @@ class GilSampler:
         """Wait until the threads' names are known, so that a short observation has them from its start."""
         self._names.settle()
 
-    def python_threads(self) -> set[int]:
-        """Return the threads that the main interpreter knows of."""
-        inner = thread_states(self._memory, self.layout.interpreter, self.layout.offsets).values()
-        return {self._outer.get(tid, tid) for tid in inner}
-
     def close(self) -> None:
-        if hasattr(self, "_names"):
-            self._names.close()
+        self._names.close()
         self._tasks.close()
         self._memory.close()
 
