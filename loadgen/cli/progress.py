@@ -81,7 +81,8 @@ class SweepProgress:
     def _enter_stage(self, cell: Cell, stage: str, expected_s: float | None) -> None:
         self._stage_since = time.monotonic()
         total = None if not expected_s else round(expected_s)
-        self._bars.reset(self._stage, description=f"{stage:<8}", total=total, note="", visible=True)
+        self._bars.remove_task(self._stage)  # a task that has had a total cannot be without one again
+        self._stage = self._bars.add_task(f"{stage:<8}", total=total, note="")
         self._bars.update(self._sweep, note=escape(describe(cell)))
         if self._plain:
             expected = "" if expected_s is None else f" ({expected_s:g} s)"
