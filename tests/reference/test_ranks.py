@@ -1,11 +1,10 @@
 import socket
-import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.reference.ranks.link import CHUNK_BYTES, Link, LinkBroken
+from harness.reference.ranks.link import CHUNK_BYTES, Link, LinkBroken, SharedMemory
 from harness.reference.ranks.router import Arrival, RankLoad, route
 
 LOADS = st.lists(st.builds(RankLoad, st.integers(0, 20), st.integers(0, 10_000)), min_size=1, max_size=8)
@@ -53,16 +52,18 @@ def test_idle_ranks_share_evenly() -> None:
     assert sorted(len(share) for share in shares) == [2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 5])
-def test_a_broadcast_arrives_whole_whatever_its_size(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 100, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 5, 3])
+def test_a_broadcast_arrives_whole_whatever_its_size_and_whatever_was_there_before(size: int) -> None:
     left, right = socket.socketpair()
     sender, receiver = Link(left), Link(right)
+    memory = SharedMemory.create()
+    memory.write(b"what an earlier turn left" * 10)
     payload = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    thread = threading.Thread(target=sender.send_broadcast, args=(payload,))
-    thread.start()
-    assert receiver.receive_broadcast() == payload
-    thread.join()
+    memory.write(payload)
+    sender.announce(payload)
+    assert receiver.receive_broadcast(memory) == payload
     sender.close()
     with pytest.raises(LinkBroken):
         receiver.receive(1)
     receiver.close()
+    memory.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.reference.engine.intake import LocalIntake, Queued, Taken
-from harness.reference.ranks.link import LOAD, Link, LinkBroken
+from harness.reference.ranks.link import LOAD, Link, LinkBroken, SharedMemory
 from harness.reference.ranks.router import Arrival, RankLoad, route
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import EngineResponse, ErrorResponse, Response
@@ -45,6 +45,7 @@ class RankGroup:
         self._settings = settings
         self._local = local
         self._links: list[Link] = []
+        self._memory = SharedMemory.create()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pending: deque[Queued] = deque()
         self._outstanding: dict[int, int] = {}
@@ -61,11 +62,16 @@ class RankGroup:
     def start(self) -> None:
         for number in range(1, self._settings.ranks):
             ours, theirs = socket.socketpair()
-            task = {"rank": number, "settings": self._settings.to_json(), "fd": theirs.fileno()}
+            task = {
+                "rank": number,
+                "settings": self._settings.to_json(),
+                "fd": theirs.fileno(),
+                "memory_fd": self._memory.fd,
+            }
             process = subprocess.Popen(
                 [sys.executable, "-m", "harness.reference.ranks.rank"],
                 stdin=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), self._memory.fd],
             )
             assert process.stdin is not None
             process.stdin.write(json.dumps(task).encode() + b"\n")
@@ -77,6 +83,7 @@ class RankGroup:
     def stop(self) -> None:
         for link in self._links:
             link.close()
+        self._memory.close()
         for process in self._processes:
             try:
                 process.wait(STOP_TIMEOUT_S)
@@ -123,8 +130,9 @@ class RankGroup:
     def _broadcast(self, message: Broadcast) -> Broadcast:
         """Serialise once, send to all; with `root_unpickle` on, rank 0 reads its own bytes back as the others do."""
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._memory.write(payload)
         for link in self._links:
-            link.send_broadcast(payload)
+            link.announce(payload)
         if self._settings.root_unpickle == "on":
             own: Broadcast = pickle.loads(payload)  # noqa: S301 - our own bytes
             return own
@@ -145,8 +153,9 @@ class RankGroup:
 class RankIntake:
     """An intake for the other ranks: everything comes from rank 0 and goes back to it."""
 
-    def __init__(self, link: Link, rank: int, settings: ReferenceSettings) -> None:
+    def __init__(self, link: Link, memory: SharedMemory, rank: int, settings: ReferenceSettings) -> None:
         self._link = link
+        self._memory = memory
         self._rank = rank
         self._settings = settings
 
@@ -158,7 +167,7 @@ class RankIntake:
             own = load()
             self._link.send(LOAD.pack(own.requests, own.tokens))
             gathered = self._link.receive(LOAD.size * self._settings.ranks)
-            message: Broadcast = pickle.loads(self._link.receive_broadcast())  # noqa: S301 - rank 0's own bytes
+            message: Broadcast = pickle.loads(self._link.receive_broadcast(self._memory))  # noqa: S301 - rank 0's own bytes
         except LinkBroken:
             return Taken([], [], stopping=True, arrived=0)
         loads = [RankLoad(*pair) for pair in LOAD.iter_unpack(gathered)]

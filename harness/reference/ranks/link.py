@@ -1,8 +1,11 @@
-"""A socket between rank 0 and one other rank, inherited and so reachable by nobody else; blocking, as MPI calls are.
+"""What rank 0 and another rank share, inherited and so reachable by nobody else: a socket, and memory for broadcasts.
 
-A broadcast is a header of three int64 (ok, bytes, chunks) and then the pickle in chunks of at most 4 MB.
+A broadcast is written once into the shared memory, in chunks of at most 4 MB, and announced to every rank by a header
+of three int64 (ok, bytes, chunks), as MPI does among the ranks of one machine. The memory may be written again when
+every rank has read it, which each says by its next message.
 """
 
+import os
 import pickle
 import socket
 import struct
@@ -16,6 +19,39 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 class LinkBroken(ConnectionError):  # noqa: N818 - it names what happened
     """The other end is gone."""
+
+
+class SharedMemory:
+    """Anonymous memory behind a file descriptor; each copy into and out of it releases the GIL."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def create(cls) -> "SharedMemory":
+        return cls(os.memfd_create("rank-broadcast"))
+
+    def write(self, payload: bytes) -> None:
+        view = memoryview(payload)
+        for begin in range(0, len(view), CHUNK_BYTES):
+            chunk, at = view[begin : begin + CHUNK_BYTES], begin
+            while chunk:
+                written = os.pwrite(self.fd, chunk, at)
+                chunk, at = chunk[written:], at + written
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        at = 0
+        while at < size:
+            part = os.pread(self.fd, min(CHUNK_BYTES, size - at), at)
+            if not part:
+                raise LinkBroken("the shared memory is shorter than was announced")
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 class Link:
@@ -43,16 +79,13 @@ class Link:
             view = view[count:]
         return data
 
-    def send_broadcast(self, payload: bytes) -> None:
-        chunks = -(-len(payload) // CHUNK_BYTES)
-        self.send(HEADER.pack(1, len(payload), chunks))
-        view = memoryview(payload)
-        for chunk in range(chunks):
-            self.send(view[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES])
+    def announce(self, payload: bytes) -> None:
+        """Tell the other end that `payload` lies in the shared memory."""
+        self.send(HEADER.pack(1, len(payload), -(-len(payload) // CHUNK_BYTES)))
 
-    def receive_broadcast(self) -> bytearray:
+    def receive_broadcast(self, memory: "SharedMemory") -> bytes:
         _, size, _ = HEADER.unpack(self.receive(HEADER.size))
-        return self.receive(size)
+        return memory.read(size)
 
     def send_object(self, message: object) -> None:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)

@@ -9,7 +9,7 @@ import sys
 from harness.reference.engine.collector import collector
 from harness.reference.engine.loop import ExecutorLoop
 from harness.reference.ranks.group import RankIntake
-from harness.reference.ranks.link import Link
+from harness.reference.ranks.link import Link, SharedMemory
 from harness.reference.settings import ReferenceSettings
 
 
@@ -21,7 +21,12 @@ def main() -> None:
     settings = ReferenceSettings(**task["settings"])
     sys.setswitchinterval(settings.switch_interval_ms / 1e3)
     with socket.socket(fileno=task["fd"]) as sock, collector(settings):
-        loop = ExecutorLoop(settings, RankIntake(Link(sock), task["rank"], settings), lambda _: None, None)
+        loop = ExecutorLoop(
+            settings,
+            RankIntake(Link(sock), SharedMemory(task["memory_fd"]), task["rank"], settings),
+            lambda _: None,
+            None,
+        )
         loop.run()
 
 
