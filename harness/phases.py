@@ -1,0 +1,93 @@
+"""A cell's load, taken through its phases: ramp, warm-up, the steady window, drain."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from contracts.clock import NS_PER_S, now_ns
+from contracts.errors import LaunchError
+from contracts.folder import Phases
+from harness.events import Listener, LoadMoved, StageReached
+from harness.loadcrew import LoadCrew
+from harness.plan import Cell, LoadPlan
+from harness.stacks.base import RunningServer
+
+READY_TIMEOUT_S = 60.0
+PHASE_GRACE_S = 60.0
+SETTLE_LIMIT_S = 60.0
+
+
+class LoadPhases:
+    """Call the methods in their order. `phases` holds the times that were reached, CLOCK_MONOTONIC ns.
+
+    Each raises LoadError when the load does not get there, and LaunchError when the server ends meanwhile.
+    """
+
+    def __init__(self, cell: Cell, load: LoadPlan, server: RunningServer, crew: LoadCrew, notify: Listener) -> None:
+        self._cell = cell
+        self._load = load
+        self._server = server
+        self._crew = crew
+        self._notify = notify
+        self.phases = Phases()
+
+    def ramp(self) -> None:
+        """Start the users, until every one has a request in flight."""
+        ramp_s = self._load.ramp_s
+        self._crew.wait_for("ready", timeout_s=READY_TIMEOUT_S, stage="starting the load")
+        self._notify(StageReached(self._cell, "ramp", ramp_s))
+        self._passed(start_ns=now_ns())
+        self._crew.tell("start")
+        self._crew.wait_for("ramped", timeout_s=ramp_s + PHASE_GRACE_S, stage="ramping up", each=self._watch)
+        self._passed(ramped_ns=now_ns())
+
+    def warm_up(self) -> None:
+        """Let the least warm-up time pass, and as many requests end as there are users (within reason)."""
+        warmup_s = self._load.warmup_s
+        self._notify(StageReached(self._cell, "warm-up", warmup_s))
+        least = time.monotonic() + warmup_s
+        limit = least + SETTLE_LIMIT_S
+
+        def settled() -> bool:
+            now = time.monotonic()
+            enough = self._crew.tally().completed >= self._cell.concurrency
+            return now >= limit or (now >= least and enough)
+
+        self._wait("done", stage="warming up", enough=settled)
+
+    def steady(self, opened: Callable[[], None]) -> None:
+        """Hold the window open for its time, or until its quota is full; `opened` is called when it has begun."""
+        duration_s = self._load.duration_s
+        start_ns = now_ns()
+        end_ns = None if duration_s is None else start_ns + round(duration_s * NS_PER_S)
+        self._passed(steady_start_ns=start_ns)
+        self._crew.tell("steady", start_ns=start_ns, end_ns=end_ns)
+        self._notify(StageReached(self._cell, "steady", duration_s))
+        opened()
+        if end_ns is None:
+            self._wait("quota", stage="the steady window")
+            end_ns = now_ns()
+            self._crew.tell("stop")
+        else:
+            over_ns = end_ns
+            self._wait("done", stage="the steady window", enough=lambda: now_ns() >= over_ns)
+        self._passed(steady_end_ns=end_ns)
+
+    def drain(self) -> None:
+        """Let the requests that were started end; none is cut before the drain time is over."""
+        self._notify(StageReached(self._cell, "drain", None))
+        limit_s = self._load.drain_s + PHASE_GRACE_S
+        self._crew.wait_for("done", timeout_s=limit_s, stage="draining", each=self._watch)
+        self._passed(drained_ns=now_ns())
+
+    def _wait(self, event: str, *, stage: str, enough: Callable[[], bool] = lambda: False) -> None:
+        self._crew.wait_for(event, timeout_s=math.inf, stage=stage, each=self._watch, enough=enough)
+
+    def _watch(self) -> None:
+        if not self._server.alive():
+            raise LaunchError(f"the server ended during the cell:\n{self._server.last_log_lines()}")
+        self._notify(LoadMoved(self._cell, self._crew.tally()))
+
+    def _passed(self, **times: int) -> None:
+        self.phases = replace(self.phases, **times)
