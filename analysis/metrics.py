@@ -13,6 +13,7 @@ from analysis.tables import CellTables
 from analysis.window import NS_PER_MS, Window, counter_rate, in_flight_means
 
 _PERCENTILES = (50, 90, 99)
+_ABORTED = "aborted"  # what a request is that the load cut as it was told to
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class CellMetrics:
     `client_cpu_fraction` the busiest load process in cores, `client_lag_ms` how late its event loop woke.
     `server_ttft_ms` is the server's own arrival -> first token; `client_minus_server_ttft_ms` the median of the
     differences a request, joined by server_id. `gil` is what the wait sampler saw in the window.
+    `arrival_lag_ms` is each request's longest time from an arrival in the kernel to its being seen; `bounded_fraction`
+    of the chunks shared a read with a later one, so that their times are upper bounds. A request that the load cut as
+    it was told to is among `errors`, but no failure.
     """
 
     window_s: float | None
@@ -81,6 +85,8 @@ class CellMetrics:
     server_ttft_ms: Spread | None
     client_minus_server_ttft_ms: float | None
     gil: GilStudy | None = None
+    arrival_lag_ms: Spread | None = None
+    bounded_fraction: float | None = None
 
     @property
     def rpc_messages_per_request(self) -> float | None:
@@ -115,7 +121,7 @@ def measure(cell: CellTables) -> CellMetrics:
         window_s=window.length_s if window else None,
         requests=len(requests),
         requests_in_window=int(requests["in_window"].sum()),
-        failures=int((~requests["success"]).sum()),
+        failures=int((~requests["success"] & (requests["error_kind"] != _ABORTED)).sum()),
         errors={str(kind): int(count) for kind, count in kinds.items()},
         ttft_ms=Spread.of(measured["ttft_ms"]),
         itl_ms=Spread.of(cell.gaps.itl_ms) if cell.gaps.itl_ms is not None else None,
@@ -140,6 +146,8 @@ def measure(cell: CellTables) -> CellMetrics:
         ),
         server_ttft_ms=Spread.of(joined["server_ttft_ms"]),
         client_minus_server_ttft_ms=_median(joined["ttft_ms"] - joined["server_ttft_ms"]),
+        arrival_lag_ms=Spread.of(measured["client_lag_ns"].to_numpy(dtype=np.float64, na_value=np.nan) / NS_PER_MS),
+        bounded_fraction=_bounded(measured),
         gil=study_gil(
             cell.gil,
             window,
@@ -189,6 +197,13 @@ def _with_server(measured: pd.DataFrame, server: pd.DataFrame) -> pd.DataFrame:
     truth = server[["server_id", "server_ttft_ms"]].dropna().drop_duplicates("server_id")
     told = measured.loc[measured["server_id"].notna(), ["server_id", "ttft_ms"]]
     return told.astype({"server_id": "object"}).merge(truth.astype({"server_id": "object"}), on="server_id")
+
+
+def _bounded(measured: pd.DataFrame) -> float | None:
+    """Give the share of chunks whose time is an upper bound, where the client counted them."""
+    told = measured[measured["merged_chunks"].notna()]
+    chunks = int(told["chunks"].sum())
+    return float(told["merged_chunks"].sum()) / chunks if chunks else None
 
 
 def _median(values: "pd.Series[float]") -> float | None:

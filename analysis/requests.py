@@ -35,6 +35,7 @@ Gap32 = npt.NDArray[np.float32]
 _PLAIN = (
     "worker", "seq", "user", "server_id", "prompt_tokens", "max_tokens", "scheduled_ns", "sent_ns", "first_byte_ns",
     "end_ns", "status", "finish_reason", "output_tokens", "output_tokens_source", "error_kind", "error",
+    "arrival_clock", "merged_chunks", "client_lag_ns",
 )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ class StreamReading:
 
     __slots__ = (
         "_api", "_counts", "_cut", "_cut_after", "_done", "_error", "_events", "_exact", "_finish", "_first_answer_ns",
-        "_id", "_kind", "_maybe_ns", "_on_first", "_parser", "_plain", "_thought", "_times",
+        "_id", "_kind", "_maybe_ns", "_on_first", "_parser", "_plain", "_sniffed", "_thought", "_times",
         "_unread", "_usage", "response",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class StreamReading:
         self._first_answer_ns: int | None = None
         self._events = 0
         self._unread = 0  # bytes before the first event
+        self._sniffed = False  # the body's first byte that is not blank was seen
         self._plain: bytearray | None = None  # the body's beginning when it is no event stream
         self._id: str | None = None
         self._finish: str | None = None
@@ -162,10 +163,14 @@ class StreamReading:
             self.response.prefix, self.response.suffix = data[:start], data[end:] + b"\r\n"
 
     def _is_plain(self, data: bytes) -> bool:
+        """Keep a body that is no event stream, as its first byte tells that is not blank."""
+        if not self._sniffed:
+            start = data.lstrip()[:1]
+            self._sniffed = bool(start)
+            if start in (b"{", b"[", b"<"):
+                self._plain = bytearray()
         if self._plain is None:
-            if data.lstrip()[:1] not in (b"{", b"[", b"<"):
-                return False
-            self._plain = bytearray()
+            return False
         if len(self._plain) < _PLAIN_BYTES:
             self._plain += data
         return True

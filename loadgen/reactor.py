@@ -57,10 +57,6 @@ class Reactor:
             self._watcher = self._timer = None
             self._pausing = False
 
-    def close(self) -> None:
-        """Close the epoll itself; every connection must be closed by then."""
-        self._epoll.close()
-
     def _look(self) -> None:
         events = self._epoll.poll(0, _MOST_EVENTS)
         handlers = self._handlers

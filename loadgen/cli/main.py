@@ -9,7 +9,7 @@ from importlib.metadata import version
 from contracts.errors import ToolError
 
 INTERRUPTED = 130
-COMMANDS = ("sweep", "run", "serve", "gil", "report", "show", "compare", "doctor")
+COMMANDS = ("sweep", "run", "serve", "gil", "report", "show", "compare", "doctor", "selftest")
 
 
 def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:

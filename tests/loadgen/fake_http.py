@@ -1,5 +1,7 @@
 """An OpenAI-like server of known behaviour: which one is chosen by the request's model name. Prints its port.
 
+Arguments: the host, or a unix socket's path; then a file with key and certificate, if it shall speak TLS.
+
 `paced` streams max_tokens tokens, the first after 20 ms and then one each 5 ms; the others misbehave in one way each.
 """
 
@@ -7,6 +9,7 @@ import asyncio
 import itertools
 import json
 import os
+import ssl
 import sys
 from typing import Any
 
@@ -95,6 +98,9 @@ async def answer(reply: Reply, case: str, chat: bool, count: int) -> bool:
         return False
     elif case == "status_429":
         reply.whole("429 Too Many Requests", {"error": {"message": "slow down", "type": "rate"}})
+    elif case == "retry_later":
+        reply.head("Content-Length: 4", "Retry-After: 7", status="429 Too Many Requests", chunked=False)
+        reply.writer.write(b"slow")
     elif case == "status_503":
         reply.whole("503 Service Unavailable", b"overloaded", "text/plain")
     elif case == "status_204":
@@ -159,8 +165,17 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def main() -> None:
-    server = await asyncio.start_server(serve, sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    place = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
+    tls = None
+    if len(sys.argv) > 2:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(sys.argv[2])
+    if place.startswith("/"):
+        server = await asyncio.start_unix_server(serve, place, backlog=4096)
+        print(place, flush=True)
+    else:
+        server = await asyncio.start_server(serve, place, 0, backlog=4096, ssl=tls)
+        print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()
 

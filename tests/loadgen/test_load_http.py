@@ -3,11 +3,13 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from load_support import server
+from load_support import HERE, server
 
 from contracts.clock import NS_PER_MS, now_ns
 from contracts.errors import UsageError
@@ -23,6 +25,7 @@ from loadgen.target import HttpTarget
 from loadgen.workload import Workload
 
 COUNT = 6
+CERTIFICATE = HERE / "self_signed.pem"
 WORKLOAD = Workload(WorkloadSpec(isl=10, osl=COUNT, osl_spread=0))
 
 
@@ -34,7 +37,7 @@ def port() -> Iterator[int]:
 
 def caller_for(url: str, case: str, endpoint: str = "completions", **more: Any) -> Caller:
     settings = {"connect_timeout_s": 0.3, "read_timeout_s": 2.0, **more}
-    target = HttpTarget.resolve(url, PATHS[endpoint], verify=False)
+    target = HttpTarget.resolve(url, PATHS[endpoint], verify=settings.pop("verify", True))
     head = target.head(keep_alive=settings.get("keep_alive", True))
     connection = HttpConnection(target, Reactor(KernelClock()), **settings)
     return HttpCaller(WORKLOAD, BodyTemplate(endpoint, case), connection, head)
@@ -74,6 +77,7 @@ def test_odd_but_right_streams_succeed_again_and_again(port: int, case: str) -> 
     ("case", "kind", "status", "message"),
     [
         ("status_429", kinds.HTTP_4XX, 429, "slow down"),
+        ("retry_later", kinds.HTTP_4XX, 429, "(Retry-After: 7): slow"),
         ("status_503", kinds.HTTP_5XX, 503, "overloaded"),
         ("status_204", kinds.HTTP_OTHER, 204, "204"),
         ("error_body", kinds.ERROR_BODY, 200, "no such model"),
@@ -209,3 +213,128 @@ def test_the_key_goes_into_the_head_and_nowhere_else() -> None:
     assert b"Authorization: Bearer k\r\n" in target.head("Bearer k")
     assert b"Authorization" not in target.head()
     assert "Bearer" not in repr(target)
+
+
+def test_headers_are_added_and_replace_ours_but_for_those_of_the_transport() -> None:
+    target = HttpTarget.resolve("http://127.0.0.1:1", "/x")
+    head = target.head("Bearer k", {"X-Route": "a", "accept": "*/*", "authorization": "Basic z"})
+    assert b"X-Route: a\r\n" in head
+    assert b"accept: */*\r\n" in head
+    assert b"text/event-stream" not in head
+    assert b"Bearer k" not in head
+    for name, value in [("Content-Length", "1"), ("host", "b"), ("X\r\nY", "1"), ("X", "a\nb"), ("é", "1")]:
+        with pytest.raises(UsageError):
+            target.head(headers={name: value})
+
+
+def test_a_late_reader_still_gets_the_kernels_times_and_says_what_is_bounded(port: int) -> None:
+    caller = caller_for(f"http://127.0.0.1:{port}", "paced")
+    awake_ns = 0
+
+    def doze(_: Any) -> None:
+        nonlocal awake_ns
+        time.sleep(1.0)  # the whole event loop stands still, while the response comes
+        awake_ns = now_ns()
+
+    outcome = ask(caller, sent=doze)
+    assert outcome.arrival_clock == "kernel"
+    assert outcome.sent_ns < outcome.chunk_ns[0] < awake_ns
+    assert outcome.chunk_ns[-1] < awake_ns
+    assert outcome.merged_chunks == COUNT - len(set(outcome.chunk_ns)) > 0
+    assert outcome.client_lag_ns > 0
+    caller.close()
+
+
+def test_a_stamp_from_before_the_wall_clock_was_set_is_not_believed(port: int) -> None:
+    clock = KernelClock()
+    target = HttpTarget.resolve(f"http://127.0.0.1:{port}", PATHS["completions"])
+    connection = HttpConnection(target, Reactor(clock), 1, 2)
+    caller = HttpCaller(WORKLOAD, BodyTemplate("completions", "paced"), connection, target.head())
+    for step_ns in (-3_600_000_000_000, 3_600_000_000_000):
+        clock.offset_ns += step_ns
+        before = now_ns()
+        outcome = ask(caller)
+        assert outcome.arrival_clock == "mixed"
+        assert before < outcome.sent_ns <= outcome.chunk_ns[0] <= outcome.chunk_ns[-1] < now_ns()
+        clock.offset_ns -= step_ns
+    caller.close()
+
+
+def test_a_unix_socket_works_on_the_users_clock(tmp_path: Path) -> None:
+    with server("fake_http.py", tmp_path / "socket") as path:
+        caller = caller_for(f"unix:{path}", "paced")
+        for n in range(2):
+            outcome = ask(caller, n)
+            assert (outcome.error_kind, outcome.arrival_clock, outcome.client_lag_ns) == (None, "user", None)
+        caller.close()
+
+
+@pytest.fixture(scope="module")
+def tls_port() -> Iterator[int]:
+    with server("fake_http.py", "127.0.0.1", CERTIFICATE) as line:
+        yield int(line)
+
+
+@pytest.mark.parametrize("case", ["paced", "crlf", "until_close", "closes_silently", "no_usage"])
+def test_tls_carries_streams_with_the_kernels_times(tls_port: int, case: str) -> None:
+    caller = caller_for(f"https://localhost:{tls_port}", case, verify=False)
+    for n in range(3):
+        outcome = ask(caller, n)
+        assert (outcome.error_kind, outcome.error, outcome.output_tokens) == (None, None, COUNT)
+        assert outcome.arrival_clock == "kernel"
+    caller.close()
+
+
+def test_a_self_signed_certificate_is_refused_unless_it_is_named_or_all_are_taken(
+    tls_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = ask(caller_for(f"https://localhost:{tls_port}", "paced"))
+    assert outcome.error_kind == kinds.CONNECT_FAILED
+    assert "certificate" in outcome.error.lower()
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    caller = caller_for(f"https://localhost:{tls_port}", "paced")
+    assert ask(caller).error_kind is None
+    caller.close()
+
+
+def test_a_plain_server_at_an_https_url_is_a_failed_connection(port: int) -> None:
+    assert ask(caller_for(f"https://localhost:{port}", "paced", verify=False)).error_kind in (
+        kinds.CONNECT_FAILED, kinds.CONNECT_TIMEOUT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("keep_alive", "connections"), [(True, 1), (False, 4)])
+def test_a_connection_is_kept_unless_a_new_one_is_wanted_for_each_request(keep_alive: bool, connections: int) -> None:
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            asked = 0
+            while asked < 4:
+                held, _ = listener.accept()
+                accepted.append(held)
+                while (data := held.recv(65536)) and asked < 4:
+                    assert (b"Connection: close" in data) is not keep_alive
+                    body = b'data: {"id":"a","choices":[{"text":"x","finish_reason":"stop"}]}\n\n'
+                    held.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    asked += 1
+                    if not keep_alive or asked == 4:
+                        break
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        caller = caller_for(f"http://127.0.0.1:{listener.getsockname()[1]}", "x", keep_alive=keep_alive)
+        assert [ask(caller, n).error_kind for n in range(4)] == [None] * 4
+        caller.close()
+        thread.join()
+        for held in accepted:
+            held.close()
+    assert len(accepted) == connections
+
+
+def test_a_request_is_cut_after_so_many_chunks_and_its_connection_is_not_used_again(port: int) -> None:
+    caller = caller_for(f"http://127.0.0.1:{port}", "paced")
+    outcome = caller.ask(WORKLOAD.draw(0, 0), lambda _: None, lambda _: None, 2)
+    assert (outcome.error_kind, len(outcome.chunk_ns)) == (kinds.ABORTED, 2)
+    assert ask(caller, 1).error_kind is None
+    caller.close()

@@ -340,3 +340,15 @@ def test_chunks_of_one_read_are_counted_as_merged_but_for_the_last() -> None:
         reading.feed(now, one * count)
     outcome = reading.outcome(5)
     assert (list(outcome.chunk_ns), outcome.merged_chunks) == ([1, 2, 2, 2, 3], 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 30])
+def test_any_split_of_a_stream_gives_the_same_tokens(size: int) -> None:
+    documents = [text("a"), text("b"), text('"'), text("c", "length"), usage(4)]
+    raw = b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in documents) + b"data: [DONE]\n\n"
+    reading = StreamReading("completions", lambda _: None)
+    reading.response.status = 200
+    for place in range(0, len(raw), size):
+        reading.feed(1 + place, raw[place : place + size])
+    outcome = reading.outcome(4)
+    assert (outcome.error_kind, len(outcome.chunk_ns), outcome.output_tokens) == (None, 4, 4)
