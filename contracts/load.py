@@ -81,7 +81,7 @@ class LoadEvent:
 
     ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, ttft_ms` (those of the last
     second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s, wall_s`
-    (`unsent`: due in open loop before the stop, and never sent because every user was busy).
+    (`unsent`: due in open loop before the stop, and not sent by then).
     error: `message` (the process cannot go on).
     """
 
