@@ -83,7 +83,11 @@ class Level:
 
 
 def measure(users: int, seconds: float) -> Level:
-    """Run one level; the server gets a core of its own where there are two. Raises LoadError."""
+    """Run one level, through one round of requests at least; the server gets a core of its own where there are two.
+
+    Raises LoadError.
+    """
+    seconds = max(seconds, CYCLE_S + _SETTLE_S)
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as text:
         folder = Path(text)
         with paced_server(folder / "truth") as port:
