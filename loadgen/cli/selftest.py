@@ -31,7 +31,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--levels", type=parsing.concurrencies, metavar="N,N", default=DEFAULT_LEVELS,
         help="users, rising (default: 64,256,1024,2048,4096)",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=parsing.positive, metavar="S", default=5.0, help="window a level, at least 3.9 (5)")
+    parser.add_argument(
+        "--seconds", type=parsing.positive, metavar="S", default=5.0, help="window a level, at least 3.9 (5)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of a table")
     parser.set_defaults(run=run)
 
