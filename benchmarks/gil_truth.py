@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import re
+import signal
 import statistics
 import struct
 import subprocess
@@ -201,7 +202,7 @@ def observe(pid: int, rate: float, seconds: float, folder: Path, *, trace: bool)
     argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out)]
     subprocess.run([*argv, "--duration", str(seconds), "--rate", str(rate)], check=True, stdout=subprocess.DEVNULL)
     if perf is not None:
-        perf.send_signal(2)
+        perf.send_signal(signal.SIGINT)
         perf.wait()
     rows = load_gil(out)
     tally = GilTally()
@@ -250,22 +251,22 @@ def compare(python: str, name: str, rate: float, seconds: float) -> float | None
 
 
 def slowdown(python: str, name: str, rate: float, seconds: float, pairs: int) -> None:
-    """Alternate with and without the sampler on one running target; print the paired ratio of work done."""
+    """Stop and continue the sampler beside one running target; print the paired change of the work done."""
     with target(python, name) as (pid, counts):
-        ratios: list[float] = []
-        for _ in range(pairs):
-            done = {}
-            for sampled in (False, True) if len(ratios) % 2 else (True, False):
-                argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", os.devnull]
-                child = subprocess.Popen([*argv, "--rate", str(rate)], stdout=subprocess.DEVNULL) if sampled else None
-                time.sleep(1.5)  # the sampler's start is not its cost
-                before, began = sum(struct.unpack_from("<8Q", counts)), time.monotonic()
-                time.sleep(seconds)
-                done[sampled] = (sum(struct.unpack_from("<8Q", counts)) - before) / (time.monotonic() - began)
-                if child is not None:
-                    child.send_signal(2)
-                    child.wait()
-            ratios.append(done[True] / done[False] - 1)
+        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", os.devnull, "--rate", str(rate)]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as sampler:
+            time.sleep(2.0)  # the sampler's start is not its cost
+            ratios: list[float] = []
+            for _ in range(pairs):
+                done = {}
+                for sampled in (False, True) if len(ratios) % 2 else (True, False):
+                    sampler.send_signal(signal.SIGCONT if sampled else signal.SIGSTOP)
+                    before, began = sum(struct.unpack_from("<8Q", counts)), time.monotonic()
+                    time.sleep(seconds)
+                    done[sampled] = (sum(struct.unpack_from("<8Q", counts)) - before) / (time.monotonic() - began)
+                ratios.append(done[True] / done[False] - 1)
+            sampler.send_signal(signal.SIGCONT)
+            sampler.send_signal(signal.SIGINT)
     half = 2.1 * statistics.stdev(ratios) / len(ratios) ** 0.5
     mean = statistics.mean(ratios)
     interval = [round(mean + sign * half, 4) for sign in (-1, 1)]

@@ -12,6 +12,7 @@ from harness.observers.gil.memory import PROC, TargetGoneError
 
 HOT_TICKS = 200
 COLD_EVERY = 16
+SHORTEST_RUN_NS = 1_000
 _READ_BYTES = 48
 
 
@@ -22,8 +23,8 @@ class _Task:
     clock_fd: int
     hot_until: int
     in_gil: bool = False
-    cpu_at_wait_ns: int = 0
-    clocks: tuple[int, int] = (-1, -1)
+    at_wait: tuple[int, int, int] = (0, 0, 0)
+    clocks: tuple[int, int, int] = (-1, -1, -1)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -147,7 +148,7 @@ class Tasks:
                 task.in_gil = True
                 task.hot_until = self._tick + HOT_TICKS
                 found.waiting.append(task.tid)
-                task.cpu_at_wait_ns = _clocks(task)[0]
+                task.at_wait = _clocks(task)
                 found.on_counted += any(start <= address < end for start, end in place.counted)
                 return True
         return False
@@ -156,17 +157,20 @@ class Tasks:
         """Choose those of the running that were woken from the GIL's locks and have not run since.
 
         First come those last seen asleep there, and of these the ones whose CPU clock has moved least since: what
-        has taken the GIL and let go of it again, to run without, has a clock that moved.
+        has taken the GIL and let go of it again, to run without, has a clock that moved. It moves when a thread leaves
+        its core, or at the kernel's tick: one that has come onto a core and whose clock stands is still there.
         """
         if count >= len(running):
             return list(running)
         ranked = []
         for tid in running:
             task = self._tasks[tid]
-            moved = _clocks(task)[0] - task.cpu_at_wait_ns if task.in_gil else 0
-            ranked.append((not task.in_gil, moved, tid))
+            cpu_ns, _, runs = _clocks(task)
+            moved_ns = cpu_ns - task.at_wait[0]
+            on_core = runs > task.at_wait[2] and moved_ns < SHORTEST_RUN_NS
+            ranked.append((not task.in_gil, on_core, moved_ns if task.in_gil else 0, tid))
         ranked.sort()
-        return [tid for _, _, tid in ranked[:count]]
+        return [tid for *_, tid in ranked[:count]]
 
     def clocks(self) -> list[tuple[int, int, int]]:
         """Return (thread, ns on a core, ns in the queue for one) of the threads that have run since the last call."""
@@ -175,7 +179,7 @@ class Tasks:
             now = _clocks(task)
             if now != task.clocks:
                 task.clocks = now
-                moved.append((task.tid, *now))
+                moved.append((task.tid, now[0], now[1]))
         return moved
 
     def close(self) -> None:
@@ -185,10 +189,11 @@ class Tasks:
         os.close(self._folder)
 
 
-def _clocks(task: _Task) -> tuple[int, int]:
+def _clocks(task: _Task) -> tuple[int, int, int]:
+    """Return the thread's ns on a core, ns in the queue for one, and how often it got one."""
     try:
         fields = os.pread(task.clock_fd, _READ_BYTES, 0).split()
-        return int(fields[0]), int(fields[1])
+        return int(fields[0]), int(fields[1]), int(fields[2])
     except (OSError, IndexError):
         return task.clocks
 
