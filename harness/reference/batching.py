@@ -1,9 +1,10 @@
 """Batched submit: the proxy holds requests back for a moment and sends them to rank 0 in one message."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from harness.reference.rpc.client import RPCClient
@@ -43,7 +44,7 @@ class SubmitBatcher:
             first = len(self._held) == 1
             generation = self._generation
         if full is not None:
-            self._client.method("submit_batch", full).remote(need_response=False)
+            self._send(full)
         elif first:
             self._loop.call_soon_threadsafe(self._loop.call_later, self._delay_s, self._flush_late, generation)
 
@@ -52,7 +53,13 @@ class SubmitBatcher:
         with self._lock:
             batch = self._take() if any(request.id == client_id for request in self._held) else None
         if batch is not None:
+            self._send(batch)
+
+    def _send(self, batch: list[GenerationRequest]) -> None:
+        try:
             self._client.method("submit_batch", batch).remote(need_response=False)
+        except Exception as error:  # noqa: BLE001 - border of the batch: the caller's request is but one of those lost
+            self._lost(batch, error)
 
     def _take(self) -> list[GenerationRequest]:
         batch, self._held = self._held, []
@@ -68,9 +75,12 @@ class SubmitBatcher:
         future.add_done_callback(lambda done: self._sent(done, batch))
 
     def _sent(self, done: "Future[Any]", batch: list[GenerationRequest]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is None and not done.cancelled():
-            return
-        reason = f"the batch could not be sent: {error!r}"
+        if done.cancelled():
+            self._lost(batch, CancelledError("the client was closed"))
+        elif (error := done.exception()) is not None:
+            self._lost(batch, error)
+
+    def _lost(self, batch: list[GenerationRequest], error: BaseException) -> None:
         ids = [request.id for request in batch if request.id is not None]
-        self._loop.call_soon_threadsafe(self._on_failure, ids, reason)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the proxy has stopped, and has told everyone
+            self._loop.call_soon_threadsafe(self._on_failure, ids, f"the batch could not be sent: {error!r}")

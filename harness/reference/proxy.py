@@ -104,7 +104,8 @@ class RpcProxy:
     def refuse(self, reason: str) -> None:
         """Refuse requests from now on, and answer those in flight with an error."""
         self._refusal = self._refusal or reason
-        self._loop.call_soon_threadsafe(lambda: self._fail_requests(list(self._results), reason))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is in flight any more
+            self._loop.call_soon_threadsafe(lambda: self._fail_requests(list(self._results), reason))
 
     # requests; called on the front end's thread
 

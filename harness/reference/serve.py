@@ -13,7 +13,7 @@ from typing import Any
 
 from contracts.errors import ToolError, UsageError
 from harness.reference import log
-from harness.reference.frontend.direct import DirectConnection
+from harness.reference.frontend.direct import DirectDrive
 from harness.reference.frontend.others import OtherFrontends
 from harness.reference.frontend.server import listen, serve_frontend
 from harness.reference.frontend.truth import PerfLog
@@ -23,6 +23,7 @@ from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import KNOBS, ReferenceSettings, given_in, require_extras
 
 INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,22 +52,19 @@ def settings_from(options: argparse.Namespace) -> ReferenceSettings:
 
 async def _serve(options: argparse.Namespace, settings: ReferenceSettings, listeners: list[socket.socket]) -> None:
     proxy = RpcProxy(settings, Rank0(settings, cpus=_cpus(options.rank0_cpus)))
-    direct: asyncio.AbstractServer | None = None
+    perf = PerfLog(settings.perf_metrics_max_requests)
+    direct = DirectDrive(proxy, settings, perf)
     others: OtherFrontends | None = None
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     assert starting is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, starting.cancel)
     try:
         await asyncio.to_thread(proxy.start)
         others = OtherFrontends(proxy, settings, listeners[1:])
-        perf = PerfLog(settings.perf_metrics_max_requests)
         if options.direct_socket:
-            direct = await loop.create_unix_server(
-                lambda: DirectConnection(proxy, settings, perf), options.direct_socket
-            )
-            os.chmod(options.direct_socket, 0o600)  # noqa: PTH101
+            await direct.listen(options.direct_socket)
         await others.accepting()
         ready = _ready(listeners[0], (await proxy.info()).pid)
 
@@ -78,16 +76,16 @@ async def _serve(options: argparse.Namespace, settings: ReferenceSettings, liste
             settings,
             perf,
             listeners[0],
+            signals=SIGNALS,
             on_accepting=accepting,
             on_leaving=others.ask_to_end,
             healthy=others.alive,
         )
     finally:
-        if direct is not None:
-            direct.close()
         if others is not None:
             await asyncio.to_thread(others.stop)
         await asyncio.to_thread(proxy.stop)
+        await direct.close()
 
 
 def _ready(listener: socket.socket, rank0_pid: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The direct drive's way in: submits without HTTP, over a unix socket, on the same main-thread loop."""
 
 import asyncio
+import os
 import time
 from array import array
 
@@ -21,12 +22,45 @@ from harness.reference.types import (
 
 _FINISH = {None: wire.RUNNING, "length": wire.LENGTH, "stop": wire.STOP, "cancelled": wire.CANCELLED}
 
+CLOSE_TIMEOUT_S = 2.0
+
+
+class DirectDrive:
+    """The direct drive's socket and its connections."""
+
+    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+        self._proxy = proxy
+        self._settings = settings
+        self._perf = perf
+        self._open: set[DirectConnection] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self, path: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._connection, path)
+        os.chmod(path, 0o600)  # noqa: PTH101
+
+    def _connection(self) -> "DirectConnection":
+        return DirectConnection(self._proxy, self._settings, self._perf, self._open)
+
+    async def close(self) -> None:
+        """Close the connections once what they still have to say is written, and at the latest in a moment."""
+        if self._server is not None:
+            self._server.close()
+        leaving = [asyncio.create_task(connection.leave()) for connection in self._open]
+        if leaving:
+            await asyncio.wait(leaving, timeout=CLOSE_TIMEOUT_S)
+
 
 class DirectConnection(asyncio.Protocol):
     """One load process's connection. Submits as the HTTP loop does; answers each response list with one frame."""
 
-    def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog) -> None:
+    def __init__(
+        self, proxy: RpcProxy, settings: ReferenceSettings, perf: PerfLog, connections: "set[DirectConnection]"
+    ) -> None:
         self._proxy = proxy
+        self._connections = connections
+        self._lost = asyncio.Event()
         self._perf = perf
         self._wants_timing = settings.perf_metrics_max_requests > 0
         self._request_class = request_class(settings.token_ids)
@@ -40,10 +74,19 @@ class DirectConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._connections.add(self)
+
+    async def leave(self) -> None:
+        """Close; what is written by then still goes out."""
+        if self._transport is not None:
+            self._transport.close()
+            await self._lost.wait()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Abort what the vanished load process still had in flight."""
         self._transport = None
+        self._connections.discard(self)
+        self._lost.set()
         for client_id in list(self._tags):
             self._proxy.abort(client_id)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 from typing import Any
 
@@ -25,7 +26,7 @@ async def _serve(task: dict[str, Any], listener: socket.socket) -> None:
     try:
         await asyncio.to_thread(proxy.start)
         perf = PerfLog(settings.perf_metrics_max_requests)
-        await serve_frontend(proxy, settings, perf, listener, on_accepting=accepting)
+        await serve_frontend(proxy, settings, perf, listener, signals=[signal.SIGTERM], on_accepting=accepting)
     finally:
         await asyncio.to_thread(proxy.stop)
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import uvicorn
 
@@ -74,11 +74,12 @@ async def serve_frontend(
     perf: PerfLog,
     listener: socket.socket,
     *,
+    signals: Sequence[signal.Signals],
     on_accepting: Callable[[], Awaitable[None]],
     on_leaving: Callable[[], None] = lambda: None,
     healthy: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Whatever is in flight then is answered with an error at once.
+    """Serve until one of `signals` comes. Whatever is in flight then is answered with an error at once.
 
     `on_accepting` is called when requests are accepted, `on_leaving` with the first signal; `healthy` is asked besides
     the proxy.
@@ -105,7 +106,7 @@ async def serve_frontend(
         proxy.refuse("the server is stopping")
         server.leave()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals:
         asyncio.get_running_loop().add_signal_handler(number, leave)
     try:
         await server.serve(sockets=[listener])
