@@ -104,6 +104,12 @@ class ReferenceSettings:
         524288, "REFSTACK_KV_CACHE_BLOCKS", "KV-cache blocks in all; requests wait when none is free", low=1
     )
     stream_interval: int = _knob(1, "REFSTACK_STREAM_INTERVAL", "tokens between two responses of a request", low=1)
+    device: str = _knob(
+        "emulated",
+        "REFSTACK_DEVICE",
+        "emulated: steps take the time that the settings below say; torch: a small decoder really runs, on CUDA or CPU",
+        choices=("emulated", "torch"),
+    )
     device_base_ms: float = _knob(5.0, "REFSTACK_DEVICE_BASE_MS", "device step time, fixed part, ms", low=0, high=1e5)
     device_per_request_us: float = _knob(
         0.0, "REFSTACK_DEVICE_PER_REQUEST_US", "device step time per active request, us", low=0, high=1e6
@@ -283,6 +289,9 @@ def unknown_knob(name: str) -> str:
 
 def require_extras(settings: ReferenceSettings, installed: Callable[[str], object] = find_spec) -> None:
     """Refuse settings that need a library which is not installed. Raises UsageError with what to install."""
-    for env, value, library, extra in (("REFSTACK_JSON", settings.json, "orjson", "fast"),):
+    for env, value, library, extra in (
+        ("REFSTACK_JSON", settings.json, "orjson", "fast"),
+        ("REFSTACK_DEVICE", settings.device, "torch", "torch"),
+    ):
         if value == library and not installed(library):
             raise UsageError(f"{env}={value}: {library} is not installed; pip install 'loadgen-gil[{extra}]' brings it")

@@ -9,6 +9,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,9 @@ def test_a_load_process_that_vanishes_leaves_nothing_running(stack: Stack) -> No
     settled(stack)
 
 
-async def random_shapes(path: Path, count: int, rng: random.Random) -> None:
+async def random_shapes(
+    path: Path, count: int, rng: random.Random, expected: Callable[..., list[int]] = expected_tokens
+) -> None:
     """Send `count` requests, some refused, some aborted; each must get exactly its own tokens, in order, once."""
 
     async def one(client: DirectClient, gate: asyncio.Semaphore) -> None:
@@ -194,12 +197,12 @@ async def random_shapes(path: Path, count: int, rng: random.Random) -> None:
                 client.abort(tag)
                 await asyncio.wait_for(answer.done.wait(), 60)
                 assert answer.finish == wire.CANCELLED
-                assert answer.tokens == expected_tokens(prompt, len(answer.tokens))
+                assert answer.tokens == expected(prompt, len(answer.tokens))
             else:
                 ignore_eos = rng.random() < 0.5
                 answer = await client.ask(prompt, length, ignore_eos=ignore_eos)
                 assert answer.error is None
-                assert answer.tokens == expected_tokens(prompt, length, ignore_eos=ignore_eos)
+                assert answer.tokens == expected(prompt, length, ignore_eos=ignore_eos)
 
     client = await DirectClient.connect(path)
     gate = asyncio.Semaphore(200)

@@ -9,9 +9,11 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
+from harness.reference.settings import ReferenceSettings
 from harness.reference.types import EOS_ID, FIRST_TEXT_ID, VOCAB_SIZE
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -75,14 +77,34 @@ class StepInputs:
     context_lens: Sequence[int]
 
 
+class Step(Protocol):
+    """A launched step. `waited_s` is how long `wait` was meant to block; both figures hold once it has returned."""
+
+    device_ms: float
+    waited_s: float
+
+
+class Device(Protocol):
+    """What runs the steps, one after the other; for the executor loop's thread alone."""
+
+    def launch(self, inputs: StepInputs) -> Step:
+        """Queue a step."""
+
+    def wait(self, step: Any) -> list[int]:
+        """Block without the GIL until a step of ours is over; return the sampled token of each request."""
+
+    def close(self) -> None: ...
+
+
 class EmulatedStep:
     """A launched step: when it ends, what it sampled."""
 
-    __slots__ = ("device_ms", "ready_s", "tokens")
+    __slots__ = ("device_ms", "ready_s", "tokens", "waited_s")
 
     def __init__(self, ready_s: float, device_ms: float, tokens: Ints) -> None:
         self.ready_s = ready_s
         self.device_ms = device_ms
+        self.waited_s = 0.0
         self.tokens = tokens
 
 
@@ -101,7 +123,7 @@ class EmulatedDevice:
         self._seeds = np.zeros(slots, dtype=np.uint64)
 
     def launch(self, inputs: StepInputs) -> EmulatedStep:
-        """Queue a step and return at once. Each of the `calls` launches releases and retakes the GIL."""
+        """Return at once. Each of the `calls` launches releases and retakes the GIL."""
         doorbell = self._doorbell
         for _ in range(self._calls):
             os.eventfd_write(doorbell, 1)
@@ -115,11 +137,25 @@ class EmulatedDevice:
         return EmulatedStep(self._free_s, duration_s * 1e3, tokens)
 
     def wait(self, step: EmulatedStep) -> list[int]:
-        """Block without the GIL until the step is over; return the sampled token of each request."""
         remaining = step.ready_s - time.monotonic()
         if remaining > 0:
+            step.waited_s = remaining
             time.sleep(remaining)
         return step.tokens.tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         os.close(self._doorbell)
+
+
+def make_device(settings: ReferenceSettings) -> Device:
+    if settings.device == "torch":
+        from harness.reference.engine.torch_device import TorchDevice
+
+        return TorchDevice(settings.max_batch_size, settings.tokens_per_block)
+    return EmulatedDevice(
+        settings.max_batch_size,
+        base_ms=settings.device_base_ms,
+        per_request_us=settings.device_per_request_us,
+        per_prompt_token_us=settings.device_per_prompt_token_us,
+        calls=settings.device_calls,
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.reference import log
 from harness.reference.engine.blocks import BlockManager
-from harness.reference.engine.device import EmulatedDevice, EmulatedStep
+from harness.reference.engine.device import Step, make_device
 from harness.reference.engine.gilprobe import GilProbe
 from harness.reference.engine.host import FaithfulHost, HostWork
 from harness.reference.engine.intake import Intake, Queued
@@ -26,7 +26,7 @@ Record = Callable[[Iteration], None]
 @dataclass(frozen=True, slots=True)
 class _Launched:
     batch: Batch
-    step: EmulatedStep
+    step: Step
 
 
 class ExecutorLoop:
@@ -44,13 +44,7 @@ class ExecutorLoop:
             settings.kv_cache_blocks, settings.tokens_per_block, settings.max_batch_size, settings.max_seq_len
         )
         self._host = make_host(settings, self.blocks)
-        self._device = EmulatedDevice(
-            settings.max_batch_size,
-            base_ms=settings.device_base_ms,
-            per_request_us=settings.device_per_request_us,
-            per_prompt_token_us=settings.device_per_prompt_token_us,
-            calls=settings.device_calls,
-        )
+        self._device = make_device(settings)
         self._waiting: deque[Queued] = deque()
         self._active: dict[int, ActiveRequest] = {}
         self._free_slots = list(range(settings.max_batch_size - 1, -1, -1))
@@ -147,16 +141,16 @@ class ExecutorLoop:
         requests = len(self._active) + len(self._waiting)
         return RankLoad(requests, sum(request.num_tokens() for request in self._active.values()))
 
-    def _forward_step(self, batch: Batch) -> EmulatedStep:
+    def _forward_step(self, batch: Batch) -> Step:
         return self._device.launch(self._host.prepare(batch))
 
     def _process_batch(self, launched: _Launched | None, iteration: int) -> None:
         if launched is None:
             self._enqueue_responses([])
             return
-        if self._probe is not None:
-            self._probe.waited(launched.step.ready_s - time.monotonic())
         tokens = self._device.wait(launched.step)
+        if self._probe is not None:
+            self._probe.waited(launched.step.waited_s)
         finished = self._host.update(launched.batch, tokens, iteration)
         self._handle_responses(launched.batch)
         for request in finished:
