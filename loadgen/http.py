@@ -231,8 +231,12 @@ class HttpConnection:
             now = seconds * NS_PER_S + ns + clock.offset_ns
             lag_ns = seen_ns - now
             if lag_ns < 0 or now < self._now:  # the wall clock was set meanwhile
-                now = seen_ns
-                response.unstamped_reads += 1
+                before_ns = self._now - now
+                if self._tls is not None and response.first_byte_ns is None and 0 < before_ns < NS_PER_S:
+                    now = self._now  # or this is TLS's own: a session ticket that came before the request went
+                else:
+                    now = seen_ns
+                    response.unstamped_reads += 1
             else:
                 if lag_ns > response.lag_ns:  # noqa: PLR1730 - a call again
                     response.lag_ns = lag_ns
