@@ -4,6 +4,7 @@ It is one piece of work that runs in one of two places: on the HTTP loop, or in 
 """
 
 from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -83,7 +84,7 @@ class PlainSpelling:
     def __init__(self, response_id: str, form: AnswerForm) -> None:
         import orjson
 
-        self._dumps = orjson.dumps
+        self._dumps: Callable[[Any], bytes] = orjson.dumps
         self._chat = form.chat
         kind = "chat.completion.chunk" if form.chat else "text_completion"
         self._head = {"id": response_id, "object": kind, "created": form.created, "model": form.model}
