@@ -3,8 +3,8 @@
 It is one piece of work that runs in one of two places: on the HTTP loop, or in the post-processing processes.
 """
 
-from dataclasses import dataclass
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel
