@@ -25,6 +25,7 @@ class RecordWriter(Generic[Row]):
     """
 
     def __init__(self, path: Path, record: RecordType[Row]) -> None:
+        pa.array([0])  # the first conversion imports pandas: now, not a second into what is being recorded
         pair = clock_pair()
         schema = record.schema(monotonic_ns=str(pair.monotonic_ns), realtime_ns=str(pair.realtime_ns))
         self._record = record

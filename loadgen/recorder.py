@@ -1,7 +1,6 @@
 """What a load process writes down: a row a request, a row about itself ten times a second, and the running counts."""
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +58,6 @@ class Recorder:
         self.failed = 0
         self.unfinished = 0
         self.aborted = 0
-        _warm_up()
         with contextlib.ExitStack() as stack:
             self._requests = stack.enter_context(RecordWriter(requests_path, REQUESTS))
             self._client = stack.enter_context(RecordWriter(client_path, CLIENT))
@@ -135,13 +133,6 @@ class Recorder:
     def close(self) -> None:
         """Flush and close both files."""
         self._files.close()
-
-
-def _warm_up() -> None:
-    """Make pyarrow do its first conversion now: it imports pandas then, which would stall the first second's load."""
-    nothing = Outcome(0, 0, chunk_ns=[0], chunk_tokens=[0])
-    with RecordWriter(Path(os.devnull), REQUESTS) as writer:
-        writer.append(_row(0, 0, Draw(0, 0, 1, 1, 0, ()), nothing, None))
 
 
 def _row(worker: int, seq: int, draw: Draw, outcome: Outcome, scheduled_ns: int | None) -> RequestRow:

@@ -34,13 +34,15 @@ def main() -> int:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     try:
-        with GilSampler(options.pid, rate_hz=options.rate, seed=options.seed) as sampler:
+        with (
+            RecordWriter(options.out, GIL) as writer,  # first: what it loads must not load at real-time priority
+            GilSampler(options.pid, rate_hz=options.rate, seed=options.seed) as sampler,
+        ):
             gc.freeze()
             looks = 0
-            with RecordWriter(options.out, GIL) as writer:
-                for row in sampler.rows(options.duration, stop=lambda: stopping):
-                    writer.append(row)
-                    looks += 1
+            for row in sampler.rows(options.duration, stop=lambda: stopping):
+                writer.append(row)
+                looks += 1
             print(
                 json.dumps(
                     {

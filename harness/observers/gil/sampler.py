@@ -51,7 +51,6 @@ class GilSampler:
         except TargetGoneError as error:
             raise UsageError(str(error)) from error
         _allow_files()
-        _wake_on_time()
         self._names = ThreadNames(pid, ask=names)
         self._memory = TargetMemory(pid)
         try:
@@ -77,6 +76,7 @@ class GilSampler:
 
     def rows(self, duration_s: float | None, *, stop: Callable[[], bool] = lambda: False) -> Iterator[GilRow]:
         """Yield a row a look, for so long (None: until `stop` says so or the target ends)."""
+        _wake_on_time()  # not before: what came until here took its time, and must not take it from those we watch
         begin = now_ns()
         end = None if duration_s is None else begin + round(duration_s * NS_PER_S)
         slot_ns = NS_PER_S / self._rate_hz
