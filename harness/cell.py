@@ -172,6 +172,16 @@ class CellRunner:
                 workload=replace(load.workload, seed=load.workload.seed + cell.block),
                 requests_path=str(folder.requests(worker)),
                 client_path=str(folder.client(worker)),
+                arrival=load.arrival,
+                rate_rps=None if load.rate_rps is None else load.rate_rps * users / cell.concurrency,
+                burstiness=load.burstiness,
+                arrival_phase=worker / workers,
+                think_s=load.think_s,
+                abort_fraction=load.abort_fraction,
+                abort_after_tokens=load.abort_after_tokens,
+                keep_alive=load.keep_alive,
+                tls_verify=load.tls_verify,
+                extra_body=dict(load.extra_body),
             )
             for worker, users in enumerate(shares)
         ]

@@ -4,7 +4,7 @@ import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from contracts.load import WorkloadSpec
@@ -15,7 +15,8 @@ class LoadPlan:
     """The load of every cell. Times in s; `duration_s` None means that `requests` end the window.
 
     `warmup_s` is the least time between the last user's start and the window; the window also waits until as many
-    requests have ended as there are users.
+    requests have ended as there are users. `rate_rps` is of all load processes together; the rest from `arrival` on is
+    as in contracts.load.LoadSpec.
     """
 
     drive: str
@@ -27,6 +28,15 @@ class LoadPlan:
     ramp_s: float
     drain_s: float
     workers: int
+    arrival: str = "closed"
+    rate_rps: float | None = None
+    burstiness: float = 1.0
+    think_s: float = 0.0
+    abort_fraction: float = 0.0
+    abort_after_tokens: int = 8
+    keep_alive: bool = True
+    tls_verify: bool = True
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

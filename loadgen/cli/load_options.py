@@ -2,6 +2,7 @@
 
 import argparse
 
+from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from harness.plan import LoadPlan
 from loadgen.cli import parsing
@@ -24,7 +25,30 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         "--spread", type=parsing.fraction, metavar="F", default=0.1, help="lengths are uniform within +-F (0.1)"
     )
     parser.add_argument(
-        "--endpoint", choices=["completions", "chat"], default="completions", help="over HTTP (%(default)s)"
+        "--endpoint",
+        choices=["completions", "chat", "responses"],
+        default="completions",
+        help="over HTTP (%(default)s)",
+    )
+    parser.add_argument(
+        "--arrival",
+        choices=["closed", "constant", "poisson", "gamma"],
+        default="closed",
+        help="closed loop, or an open loop by a seeded schedule at --rate (%(default)s)",
+    )
+    parser.add_argument("--rate", type=parsing.positive, metavar="R", help="requests/s of an open loop")
+    parser.add_argument("--burstiness", type=parsing.positive, metavar="B", default=1.0, help="of --arrival gamma (1)")
+    parser.add_argument(
+        "--think", type=parsing.not_negative, metavar="S", default=0.0, help="pause between requests (0)"
+    )
+    parser.add_argument(
+        "--abort-fraction", type=parsing.fraction, metavar="F", default=0.0, help="share of requests that are cut (0)"
+    )
+    parser.add_argument("--abort-after", type=parsing.count, metavar="N", default=8, help="chunks before a cut (8)")
+    parser.add_argument("--new-connections", action="store_true", help="no keep-alive: a connection a request")
+    parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    parser.add_argument(
+        "--extra-body", type=parsing.json_object, metavar="JSON", default={}, help="fields added to each request body"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order and the prompts (%(default)s)")
     parser.add_argument("--workers", type=parsing.count, metavar="N", default=1, help="load processes (%(default)s)")
@@ -34,7 +58,9 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
 def load_plan(
     options: argparse.Namespace, drive: str, concurrency: list[int], *, duration_s: float, warmup_s: float
 ) -> LoadPlan:
-    """Make the load's plan; `duration_s` and `warmup_s` hold where the options say nothing."""
+    """Make the load's plan; `duration_s` and `warmup_s` hold where the options say nothing. Raises UsageError."""
+    if (options.arrival == "closed") != (options.rate is None):
+        raise UsageError("--arrival constant, poisson or gamma goes with --rate R, and a closed loop goes without")
     workload = WorkloadSpec(
         isl=options.isl, osl=options.osl, isl_spread=options.spread, osl_spread=options.spread, seed=options.seed
     )
@@ -48,4 +74,13 @@ def load_plan(
         ramp_s=max(MIN_RAMP_S, max(concurrency) / RAMP_USERS_PER_S),
         drain_s=options.drain,
         workers=options.workers,
+        arrival=options.arrival,
+        rate_rps=options.rate,
+        burstiness=options.burstiness,
+        think_s=options.think,
+        abort_fraction=options.abort_fraction,
+        abort_after_tokens=options.abort_after,
+        keep_alive=not options.new_connections,
+        tls_verify=not options.insecure,
+        extra_body=options.extra_body,
     )

@@ -1,8 +1,10 @@
 """Option values that argparse has no type for; each error says what was expected."""
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from contracts.errors import UsageError
 
@@ -50,6 +52,16 @@ def count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1") from error
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a JSON object ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a JSON object")
     return value
 
 

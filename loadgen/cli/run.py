@@ -1,7 +1,9 @@
 """`loadgen run`: load a server that is already running, and watch it if its pids are given."""
 
 import argparse
+import ipaddress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from contracts.errors import UsageError
 from contracts.folder import SweepFolder
@@ -13,7 +15,16 @@ from loadgen.cli.conclude import carry_out
 from loadgen.cli.load_options import add_load_options, load_plan
 from loadgen.cli.sweep import default_folder
 
-LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
+
+def _on_this_machine(url: str) -> bool:
+    """Say whether a URL names this machine: a unix socket, localhost or a loopback address."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -39,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(options: argparse.Namespace) -> int:
     """Run one cell per concurrency and repeat; print its figures and the report's path."""
-    if not options.remote and not options.url.startswith(LOOPBACK):
+    if not options.remote and not _on_this_machine(options.url):
         raise UsageError(f"{options.url} is not on this machine: add --remote if it is yours to load")
     stack = AttachStack(options.url, endpoint=options.endpoint, model=options.model, pids=options.pid)
     plan = Plan(

@@ -276,6 +276,31 @@ def test_two_sweeps_are_compared_and_a_gate_trips_only_on_a_difference(tmp_path:
     assert "expected NAME" in refused("compare", one, two, "--fail-if", "nonsense")
 
 
+def test_an_open_loop_keeps_its_schedule_and_cuts_its_share_of_requests(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    words = [
+        *SMALL,
+        "--no-observe",
+        "--arrival",
+        "poisson",
+        "--rate",
+        "40",
+        "--abort-fraction",
+        "0.3",
+        "--abort-after",
+        "2",
+    ]
+    done = loadgen("sweep", *words, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    for folder in SweepFolder(out).cell_folders():
+        requests = read_table(folder.requests(), REQUESTS).to_pandas()
+        assert requests["scheduled_ns"].notna().all()
+        assert (requests["sent_ns"] >= requests["scheduled_ns"]).all()
+        assert (requests["error_kind"] == "aborted").any()
+    assert "--rate" in refused("sweep", "--arrival", "poisson")
+    assert "--rate" in refused("sweep", "--rate", "5")
+
+
 def test_a_running_server_is_loaded_watched_and_left_running(tmp_path: Path) -> None:
     out = tmp_path / "s"
     server = subprocess.Popen([*LOADGEN, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
@@ -297,7 +322,8 @@ def test_a_running_server_is_loaded_watched_and_left_running(tmp_path: Path) -> 
 
 def test_run_refuses_a_server_that_is_not_there_and_one_that_is_not_on_this_machine() -> None:
     assert "cannot reach" in refused("run", "--url", "http://127.0.0.1:9", "--concurrency", "1")
-    assert "--remote" in refused("run", "--url", "http://192.0.2.1:8000")
+    for url in ("http://192.0.2.1:8000", "http://localhost.example:80", "http://127.0.0.1@192.0.2.1"):
+        assert "--remote" in refused("run", "--url", url)
     assert "no such process" in refused("run", "--url", "http://127.0.0.1:9", "--pid", "4194000")
 
 
