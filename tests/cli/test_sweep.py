@@ -1,5 +1,6 @@
 """`loadgen sweep` as a user runs it, in miniature."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from contracts.records import CLIENT, HOST, REQUESTS, SERVER, STEPS
 
 pytestmark = pytest.mark.stack
 
+TAG = f"LOADGEN_TEST_RUN={uuid.uuid4().hex}"
+os.environ.update([TAG.split("=")])
 LOADGEN = [sys.executable, "-m", "loadgen.cli.main"]
 SMALL = [
     "--isl", "40", "--osl", "6", "--duration", "1", "--warmup", "0.2", "--concurrency", "6", "--repeats", "1",
@@ -33,16 +37,17 @@ def loadgen(*words: str, timeout: float = 120, **env: str) -> "subprocess.Comple
 
 
 def stray_processes() -> list[str]:
-    """Processes of ours that no test is waiting for."""
+    """Processes that a command of this test run started and that are still there; other runs' are not ours to judge."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                ours = TAG.encode() in (entry / "environ").read_bytes()
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 continue
-            if not zombie and re.search(r"harness\.(reference|guard)|loadgen\.process|py-spy record", words):
+            if ours and not zombie and re.search(r"harness\.(reference|guard)|loadgen\.process|py-spy record", words):
                 found.append(words)
     return found
 
@@ -160,6 +165,17 @@ def test_an_interrupted_sweep_ends_with_a_report_of_what_was_done(tmp_path: Path
     assert no_strays()
 
 
+def child_of(parent: int, word: bytes) -> int:
+    """Find the child process whose command line has `word`."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                ppid = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if ppid == parent and word in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+    raise AssertionError("no such child")
+
+
 def test_a_cell_whose_server_dies_fails_with_its_reason_and_the_sweep_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "s"
     process = begin(out, *SMALL)
@@ -167,10 +183,7 @@ def test_a_cell_whose_server_dies_fails_with_its_reason_and_the_sweep_goes_on(tm
     while time.monotonic() < deadline and not list(out.glob("cells/001*/requests.arrow")):
         time.sleep(0.02)
     time.sleep(0.7)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and b"harness.reference.serve" in (entry / "cmdline").read_bytes():
-            os.kill(int(entry.name), signal.SIGKILL)
-            break
+    os.kill(child_of(process.pid, b"harness.reference.serve"), signal.SIGKILL)
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 1, text
     assert states(out)[0] in ("failed", "partial")
