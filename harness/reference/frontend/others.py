@@ -19,6 +19,7 @@ class OtherFrontends:
     def __init__(self, proxy: RpcProxy, settings: ReferenceSettings, listeners: Sequence[socket.socket]) -> None:
         self._address = proxy.address
         self._children: list[Child] = []
+        self._asked = False
         task = {"settings": settings.to_json(), "address": proxy.address, "key": proxy.key.hex()}
         for number, listener in enumerate(listeners, 1):
             given = {**task, "number": number, "fd": listener.fileno()}
@@ -37,6 +38,10 @@ class OtherFrontends:
         return all(child.running() for child in self._children)
 
     def ask_to_end(self) -> None:
+        """Tell them to end in order; once, for the second time would cut short what they still have to answer."""
+        if self._asked:
+            return
+        self._asked = True
         for child in self._children:
             child.ask_to_end()
 
