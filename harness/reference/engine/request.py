@@ -205,10 +205,6 @@ class ActiveRequest:
         self._core.state = value
 
     @property
-    def is_context(self) -> bool:
-        return self._core.state is State.CONTEXT_INIT
-
-    @property
     def is_generation(self) -> bool:
         return self._core.state is State.GENERATION
 
