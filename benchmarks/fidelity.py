@@ -66,8 +66,7 @@ def layer(receive: str = "poll") -> Iterator[RPCClient]:
     key = os.urandom(32)
     with tempfile.TemporaryDirectory() as folder:
         address = f"ipc://{folder}/rpc"
-        quiet = {**os.environ, "TLLM_LOG_LEVEL": "warning"}
-        server = subprocess.Popen([sys.executable, str(SERVER)], stdin=subprocess.PIPE, text=True, env=quiet)
+        server = subprocess.Popen([sys.executable, str(SERVER)], stdin=subprocess.PIPE, text=True)
         assert server.stdin is not None
         server.stdin.write(json.dumps({"address": address, "key": key.hex(), "receive": receive}) + "\n")
         server.stdin.close()

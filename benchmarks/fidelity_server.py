@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 
+from harness.reference import log
 from harness.reference.rpc.server import RPCServer
 from harness.reference.rpc.socket import Receiving
 from harness.reference.types import GenerationRequest, Response
@@ -80,6 +81,7 @@ class Sink:
 
 def main() -> None:
     task = json.loads(sys.stdin.readline())
+    log.set_level("warning")
     sink = Sink()
     receive = Receiving(by_event=task["receive"] == "event", poll_s=0.01)
     server = RPCServer(sink, METHODS, task["address"], bytes.fromhex(task["key"]), tasks=6, receive=receive)

@@ -1,15 +1,20 @@
-"""The stack's logger: one line per message on stdout, dropped below the level in TLLM_LOG_LEVEL (default info).
+"""The stack's logger: one line per message on stdout, dropped below the level (the setting `log_level`).
 
 `debug` takes finished strings on purpose: as in the original, hot calls spell out their arguments even when nobody
 reads them, and that costs GIL time (docs/reference-stack.md says how much).
 """
 
-import os
 import sys
 import time
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_level = _LEVELS.get(os.environ.get("TLLM_LOG_LEVEL", "info").lower(), 20)
+_level = _LEVELS["info"]
+
+
+def set_level(name: str) -> None:
+    """Set this process' level: debug, info, warning or error."""
+    global _level  # noqa: PLW0603 - one logger a process, as the original's
+    _level = _LEVELS[name]
 
 
 def _write(mark: str, *parts: object) -> None:

@@ -34,17 +34,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank0-cpus", metavar="N,N", default="", help="pin rank 0's process to these cores")
     group = parser.add_argument_group("settings (each also an environment variable; the option wins)")
     for knob in KNOBS:
+        published = f"; published: {knob.published}" if knob.published else ""
         group.add_argument(
             knob.option,
-            metavar=knob.kind.__name__.upper() if not knob.choices else "|".join(knob.choices),
-            help=f"{knob.help} [{knob.env}, default {knob.default}]".replace("%", "%%"),
+            metavar=knob.values if knob.choices else knob.kind.__name__.upper(),
+            help=f"{knob.help} [{knob.env}, default {knob.default}{published}]".replace("%", "%%"),
         )
 
 
 def settings_from(options: argparse.Namespace) -> ReferenceSettings:
     """Combine environment and options. Raises UsageError."""
     given = given_in(os.environ)
-    given |= {knob.field: knob.parse(text) for knob in KNOBS if (text := getattr(options, knob.field)) is not None}
+    for knob in KNOBS:
+        text = getattr(options, knob.field)
+        if text is not None:
+            given[knob.field] = knob.parse(text, given_as=f"{knob.option} {text}")
     settings = ReferenceSettings.of(given)
     require_extras(settings)
     return settings
@@ -104,6 +108,7 @@ def _cpus(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 130 when the signal came before the stack was up."""
     settings = settings_from(options)
+    log.set_level(settings.log_level)
     listeners = listen(options.host, options.port, settings.http_frontends)
     try:
         asyncio.run(_serve(options, settings, listeners))

@@ -19,6 +19,7 @@ class Knob:
     kind: type
     default: Any
     help: str
+    published: str
     low: float | None
     high: float | None
     choices: tuple[str, ...]
@@ -27,20 +28,35 @@ class Knob:
     def option(self) -> str:
         return "--" + self.field.replace("_", "-")
 
-    def parse(self, text: str) -> Any:
-        """Turn a value from the environment or the command line into the setting's type, or raise UsageError."""
+    @property
+    def values(self) -> str:
+        """What it accepts, for a table or a usage line."""
+        if self.choices:
+            return "|".join(self.choices)
+        noun = "integer" if self.kind is int else "number"
+        return noun if self.low is None else f"{noun} >= {self.low:g}"
+
+    def parse(self, text: str, *, given_as: str | None = None) -> Any:
+        """Turn a value from the environment or the command line into the setting's type, or raise UsageError.
+
+        `given_as` is what the error says was given, where that was not the variable.
+        """
+        given = given_as or f"{self.env}={text}"
+        if self.choices:
+            chosen = text.lower()
+            if chosen not in self.choices:
+                near = difflib.get_close_matches(chosen, self.choices, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise UsageError(f"{given}: expected {_describe(self)}{hint}")
+            return chosen
         try:
             value = self.kind(text)
         except ValueError as error:
-            raise UsageError(f"{self.env}={text}: expected {_describe(self)}") from error
-        if self.choices and value not in self.choices:
-            near = difflib.get_close_matches(text, self.choices, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{self.env}={text}: expected {_describe(self)}{hint}")
+            raise UsageError(f"{given}: expected {_describe(self)}") from error
         below = self.low is not None and not value >= self.low
         above = self.high is not None and not value <= self.high
         if below or above:
-            raise UsageError(f"{self.env}={text}: expected {_describe(self)}")
+            raise UsageError(f"{given}: expected {_describe(self)}")
         return value
 
 
@@ -57,11 +73,12 @@ def _knob(
     env: str,
     help: str,  # noqa: A002 - argparse's word for it
     *,
+    published: str = "",
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    meta = {"env": env, "help": help, "low": low, "high": high, "choices": choices}
+    meta = {"env": env, "help": help, "published": published, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=meta)
 
 
@@ -74,12 +91,23 @@ class ReferenceSettings:
         "REFSTACK_PRESET",
         "defaults of the other settings, as the original was in May 2026 or is now; what is given explicitly wins",
         choices=("none", "original-2026-05", "current"),
+        published="#14889, #15133, #15134, #15211",
     )
     submit_batch_max: int = _knob(
-        1, "TLLM_RPC_SUBMIT_BATCH_MAX", "requests per submit RPC; 1 sends each alone", low=1, high=65536
+        1,
+        "TLLM_RPC_SUBMIT_BATCH_MAX",
+        "requests per submit RPC; 1 sends each alone",
+        low=1,
+        high=65536,
+        published="TensorRT-LLM #15109",
     )
     submit_batch_delay_ms: float = _knob(
-        0.5, "TLLM_RPC_SUBMIT_BATCH_DELAY_MS", "how long a partly filled batch waits, ms", low=0, high=10_000
+        0.5,
+        "TLLM_RPC_SUBMIT_BATCH_DELAY_MS",
+        "how long a partly filled batch waits, ms",
+        low=0,
+        high=10_000,
+        published="#15109",
     )
     layout: str = _knob(
         "pool",
@@ -103,11 +131,18 @@ class ReferenceSettings:
     kv_cache_blocks: int = _knob(
         524288, "REFSTACK_KV_CACHE_BLOCKS", "KV-cache blocks in all; requests wait when none is free", low=1
     )
-    stream_interval: int = _knob(1, "REFSTACK_STREAM_INTERVAL", "tokens between two responses of a request", low=1)
+    stream_interval: int = _knob(
+        1,
+        "REFSTACK_STREAM_INTERVAL",
+        "tokens between two responses of a request",
+        low=1,
+        published="#5284",
+    )
     device: str = _knob(
         "emulated",
         "REFSTACK_DEVICE",
-        "emulated: steps take the time that the settings below say; torch: a small decoder really runs, on CUDA or CPU",
+        "emulated: steps take the time that the settings below say; torch: a small decoder really runs, on CUDA or CPU "
+        "(extra torch)",
         choices=("emulated", "torch"),
     )
     device_base_ms: float = _knob(5.0, "REFSTACK_DEVICE_BASE_MS", "device step time, fixed part, ms", low=0, high=1e5)
@@ -129,18 +164,21 @@ class ReferenceSettings:
         "REFSTACK_TOKEN_IDS",
         "prompts on the wire: list pickles every token; int32 packs them into bytes that rank 0 takes whole",
         choices=("list", "int32"),
+        published="#15134, #15171, #15211",
     )
     enqueue_copy: str = _knob(
         "list",
         "REFSTACK_ENQUEUE_COPY",
         "what rank 0 does to a list of token ids before its engine request is built",
         choices=("deepcopy", "list", "none"),
+        published="#14889",
     )
     submit: str = _knob(
         "rpc",
         "REFSTACK_SUBMIT",
         "in-process: call rank 0 directly where it shares the proxy's process (layout thread), else rpc",
         choices=("rpc", "in-process"),
+        published="#15114",
     )
     rpc_receive: str = _knob(
         "poll",
@@ -162,13 +200,18 @@ class ReferenceSettings:
         1, "REFSTACK_RANKS", "ranks; those beside 0 are processes that share the requests (attention DP)", low=1, high=8
     )
     root_unpickle: str = _knob(
-        "off", "REFSTACK_ROOT_UNPICKLE", "whether rank 0 reads its own broadcast back", choices=("on", "off")
+        "off",
+        "REFSTACK_ROOT_UNPICKLE",
+        "whether rank 0 reads its own broadcast back",
+        choices=("on", "off"),
+        published="#15133",
     )
     double_getter: str = _knob(
         "off",
         "REFSTACK_DOUBLE_GETTER",
         "whether routing copies each prompt twice to learn its length",
         choices=("on", "off"),
+        published="#15133",
     )
     overlap: str = _knob(
         "on", "REFSTACK_OVERLAP", "overlap scheduler: respond for a step while the next one runs", choices=("on", "off")
@@ -184,15 +227,22 @@ class ReferenceSettings:
         "REFSTACK_GC",
         "garbage collector of rank 0: default, threshold (the setting below), frozen after start, off",
         choices=("default", "threshold", "frozen", "off"),
+        published="#7995, #13907, #14218",
     )
     gc_gen0_threshold: int = _knob(
-        20000, "REFSTACK_GC_GEN0_THRESHOLD", "generation-0 threshold where gc is threshold or frozen", low=1
+        20000,
+        "REFSTACK_GC_GEN0_THRESHOLD",
+        "generation-0 threshold where gc is threshold or frozen",
+        low=1,
+        published="#14218",
     )
     json: str = _knob(
         "stdlib",
         "REFSTACK_JSON",
-        "HTTP bodies and chunks: stdlib's loads and pydantic's dump, as in the original; or orjson for both",
+        "HTTP bodies and chunks: stdlib's loads and pydantic's dump, as in the original; or orjson for both "
+        "(extra fast)",
         choices=("stdlib", "orjson"),
+        published="#15690",
     )
     http_frontends: int = _knob(
         1,
@@ -200,6 +250,7 @@ class ReferenceSettings:
         "HTTP processes on one executor; they share the port, and the direct drive stays with the first",
         low=1,
         high=64,
+        published="#16413, #16523 (--num_serve_frontends, on the classic path)",
     )
     postproc_workers: int = _knob(
         0,
@@ -207,6 +258,14 @@ class ReferenceSettings:
         "processes that detokenise and write the chunks of HTTP answers, fed by rank 0; 0: the HTTP loop does it",
         low=0,
         high=64,
+        published="num_postprocess_workers",
+    )
+    log_level: str = _knob(
+        "info",
+        "TLLM_LOG_LEVEL",
+        "what the stack's log says; below info each message, request and response list is spelled out",
+        published="TLLM_LOG_LEVEL",
+        choices=("debug", "info", "warning", "error"),
     )
     perf_metrics_max_requests: int = _knob(
         65536, "REFSTACK_PERF_METRICS_MAX_REQUESTS", "finished requests kept for /perf_metrics; 0: none", low=0
@@ -237,6 +296,7 @@ def _declared() -> tuple[Knob, ...]:
             kind=type(item.default),
             default=item.default,
             help=item.metadata["help"],
+            published=item.metadata["published"],
             low=item.metadata["low"],
             high=item.metadata["high"],
             choices=item.metadata["choices"],
@@ -246,6 +306,10 @@ def _declared() -> tuple[Knob, ...]:
 
 
 KNOBS = _declared()
+
+# Variables that can only be meant for us, and how like a setting any other must be to be taken for a typo of it.
+OUR_PREFIXES = ("REFSTACK_", "TLLM_RPC_")
+TYPO_LIKENESS = 0.85
 
 # What the original did before its changes of mid-2026 (docs/reference-stack.md names them), and what it does now.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -275,16 +339,21 @@ def given_in(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read the settings that `environ` has, by field name. Raises UsageError on a bad value or an unknown setting."""
     known = {knob.env for knob in KNOBS}
     for name in environ:
-        if name.startswith(("REFSTACK_", "TLLM_RPC_")) and name not in known:
+        if name not in known and (name.startswith(OUR_PREFIXES) or _nearest(name, TYPO_LIKENESS)):
             raise UsageError(unknown_knob(name))
     return {knob.field: knob.parse(environ[knob.env]) for knob in KNOBS if knob.env in environ}
 
 
 def unknown_knob(name: str) -> str:
     """Say that the reference stack has no such variable, with the nearest one it has."""
-    near = difflib.get_close_matches(name, [knob.env for knob in KNOBS], 1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "loadgen serve --help lists them"
+    near = _nearest(name, 0.5)
+    hint = f"did you mean {near}?" if near else "loadgen serve --help lists them"
     return f"the reference stack has no setting {name}: {hint}"
+
+
+def _nearest(name: str, likeness: float) -> str | None:
+    near = difflib.get_close_matches(name.upper(), [knob.env for knob in KNOBS], 1, cutoff=likeness)
+    return near[0] if near else None
 
 
 def require_extras(settings: ReferenceSettings, installed: Callable[[str], object] = find_spec) -> None:

@@ -101,6 +101,7 @@ class RpcWorker:
             self._postproc = PostprocPool(
                 self._settings.postproc_workers,
                 json_library=self._settings.json,
+                log_level=self._settings.log_level,
                 rpc_address=self._address,
                 key=self._key,
                 deliver=self._executor.post,
@@ -273,7 +274,9 @@ def worker_from_standard_input() -> Callable[[], None]:
     task = take_task(_remove_socket_folder)
     if task["cpus"]:
         os.sched_setaffinity(0, task["cpus"])
-    worker = RpcWorker(ReferenceSettings(**task["settings"]))
+    settings = ReferenceSettings(**task["settings"])
+    log.set_level(settings.log_level)
+    worker = RpcWorker(settings)
     log.info(f"rank 0 is process {os.getpid()}")
     signal.signal(signal.SIGTERM, lambda *_: worker.shutdown_event.set())
 

@@ -16,14 +16,14 @@ from contracts.records import ServerRow
 from harness.httpget import call, get_json
 from harness.placement import Placement
 from harness.process import Child, Guard, wait_until
-from harness.reference.settings import KNOBS, ReferenceSettings, unknown_knob
+from harness.reference.settings import KNOBS, ReferenceSettings, require_extras, unknown_knob
 from harness.stacks.base import RunningServer, ServerView
 
 START_TIMEOUT_S = 60.0
 FIRST_REQUEST_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 30.0
 _READY = re.compile(r"^READY (\{.*\})$", re.MULTILINE)
-_KNOBS = {knob.env: knob for knob in KNOBS}
+_KNOBS = frozenset(knob.env for knob in KNOBS)
 
 
 class ReferenceServer:
@@ -75,10 +75,10 @@ class ReferenceStack:
     placeable = True
 
     def check_knob(self, name: str, value: str) -> None:
-        knob = _KNOBS.get(name)
-        if knob is None:
+        """See that the stack can be launched with this knob in this environment."""
+        if name not in _KNOBS:
             raise UsageError(unknown_knob(name))
-        knob.parse(value)
+        require_extras(ReferenceSettings.from_env(_environment({name: value})))
 
     def one_process(self, knobs: Mapping[str, str]) -> bool:
         return ReferenceSettings.from_env(_environment(knobs)).layout == "thread"

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from contracts.errors import ToolError
+from loadgen.cli.parser import Parser
 
 INTERRUPTED = 130
 COMMANDS = ("sweep", "run", "serve", "gil", "report", "show", "compare", "doctor", "selftest")
@@ -14,7 +15,7 @@ COMMANDS = ("sweep", "run", "serve", "gil", "report", "show", "compare", "doctor
 
 def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser with the commands named; each is a module of this package, imported only when it is wanted."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="loadgen",
         description="Find out why a Python LLM server is slow under load, and prove which knob fixes it.",
         epilog="example: loadgen sweep --concurrency 2048",

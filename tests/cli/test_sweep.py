@@ -203,6 +203,8 @@ def refused(*words: str) -> str:
     ("words", "message"),
     [
         (["--set", "TLLM_RPC_SUBMIT_BATCHMAX=1,2"], "did you mean TLLM_RPC_SUBMIT_BATCH_MAX"),
+        (["--set", "REFSTACK_LAYOUT=pool,thraed"], "did you mean 'thread'"),
+        (["--concurency", "400"], "did you mean --concurrency?"),
         (["--set", "TLLM_RPC_SUBMIT_BATCH_MAX"], "expected NAME=V1,V2"),
         (["--set", "TLLM_RPC_SUBMIT_BATCH_MAX=1,,2"], "expected NAME=V1,V2"),
         (["--set", "TLLM_RPC_SUBMIT_BATCH_MAX=0"], "at least 1"),
@@ -224,6 +226,19 @@ def test_bad_input_is_one_line_that_says_what_to_do_with_status_2(
     out = [] if "--resume" in words else ["--out", str(tmp_path / "s")]
     assert message in refused("sweep", *words, *out)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_misspelt_setting_in_the_environment_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLLM_RPC_SUBMIT_BACH_MAX", "8")
+    assert "did you mean TLLM_RPC_SUBMIT_BATCH_MAX" in refused("sweep", "--out", str(tmp_path / "s"))
+    assert not (tmp_path / "s").exists()
+    assert "did you mean TLLM_RPC_SUBMIT_BATCH_MAX" in refused("serve", "--port", "0")
+
+
+def test_serve_refuses_a_misspelt_option_with_the_nearest() -> None:
+    assert "did you mean --submit-batch-max?" in refused("serve", "--submit-bach-max", "8")
 
 
 def test_a_folder_that_holds_another_sweep_is_left_alone(tmp_path: Path) -> None:

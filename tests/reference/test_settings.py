@@ -1,4 +1,5 @@
 import argparse
+import re
 
 import pytest
 
@@ -26,12 +27,40 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         ("REFSTACK_PRESET", "orignal-2026", "did you mean 'original-2026-05'"),
         ("REFSTACK_LAYOUT", "thraed", "did you mean 'thread'"),
         ("TLLM_RPC_SUBMIT_BATCHMAX", "8", "did you mean TLLM_RPC_SUBMIT_BATCH_MAX"),
+        ("TLLM_RPC_SUBMIT_BACH_MAX", "8", "did you mean TLLM_RPC_SUBMIT_BATCH_MAX"),
+        ("TLLM_RCP_SUBMIT_BATCH_MAX", "8", "did you mean TLLM_RPC_SUBMIT_BATCH_MAX"),
+        ("REFSTAK_LAYOUT", "pool", "did you mean REFSTACK_LAYOUT"),
+        ("refstack_layout", "pool", "did you mean REFSTACK_LAYOUT"),
+        ("TLLM_LOG_LEVEL", "inof", "did you mean 'info'"),
         ("REFSTACK_NOTHING_LIKE_IT", "8", "has no setting"),
     ],
 )
 def test_a_bad_name_or_value_is_refused_with_what_to_do(name: str, value: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ReferenceSettings.from_env({name: value})
+
+
+def test_variables_of_others_are_none_of_our_business() -> None:
+    others = {"TLLM_LLMAPI_ZMQ_PAIR": "1", "TRTLLM_SERVER_DISABLE_GC": "1", "LOG_LEVEL": "x", "LAYOUT": "us"}
+    assert ReferenceSettings.from_env(others) == ReferenceSettings()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layout", "thraed"], "--layout thraed: expected one of pool, thread, leader; did you mean 'thread'?"),
+        (["--submit-batch-max", "8x"], "--submit-batch-max 8x: expected an integer at least 1"),
+    ],
+)
+def test_a_bad_option_value_is_refused_as_it_was_given(words: list[str], message: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        settings_from(parser.parse_args(words))
+
+
+def test_choices_may_be_given_in_capitals() -> None:
+    assert ReferenceSettings.from_env({"TLLM_LOG_LEVEL": "WARNING"}).log_level == "warning"
 
 
 def test_a_preset_sets_what_is_not_given() -> None:

@@ -17,6 +17,7 @@ from harness.reference.settings import ReferenceSettings
 
 async def _serve(task: dict[str, Any], listener: socket.socket) -> None:
     settings = ReferenceSettings(**task["settings"])
+    log.set_level(settings.log_level)
     rank0 = AttachedRank0(task["address"], bytes.fromhex(task["key"]))
     proxy = RpcProxy(settings, rank0, frontend=task["number"])
 

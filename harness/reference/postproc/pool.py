@@ -48,6 +48,7 @@ class PostprocPool:
         count: int,
         *,
         json_library: str,
+        log_level: str,
         rpc_address: str,
         key: bytes,
         deliver: Callable[[Sequence[Output]], None],
@@ -60,7 +61,7 @@ class PostprocPool:
         self._inputs = [self._bound(zmq.PUSH, input_address(rpc_address, number)) for number in range(count)]
         self._output = self._bound(zmq.PULL, output_address(rpc_address))
         self._batches: list[list[Input]] = [[] for _ in range(count)]
-        task = {"rpc_address": rpc_address, "key": key.hex(), "json": json_library}
+        task = {"rpc_address": rpc_address, "key": key.hex(), "json": json_library, "log_level": log_level}
         module = "harness.reference.postproc.process"
         self._children = [Child(module, {**task, "number": number}) for number in range(count)]
         self._starting = count

@@ -57,6 +57,7 @@ def _connected(context: Any, kind: int, address: str) -> "zmq.Socket[bytes]":
 def main() -> None:
     """Process batches until the process is ended by rank 0, or rank 0 is gone."""
     task = take_task()
+    log.set_level(task["log_level"])
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # rank 0's pinning is not ours
     key = bytes.fromhex(task["key"])
     postprocessor = Postprocessor(task["json"])

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 
+from harness.reference import log
 from harness.reference.engine.collector import collector
 from harness.reference.engine.loop import ExecutorLoop
 from harness.reference.ranks.group import RankIntake
@@ -19,6 +20,7 @@ def main() -> None:
     task = json.loads(sys.stdin.readline())
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # rank 0's pinning is not ours
     settings = ReferenceSettings(**task["settings"])
+    log.set_level(settings.log_level)
     sys.setswitchinterval(settings.switch_interval_ms / 1e3)
     with socket.socket(fileno=task["fd"]) as sock, collector(settings):
         loop = ExecutorLoop(
