@@ -23,3 +23,7 @@ class LaunchError(ToolError):
 
 class LoadError(ToolError):
     """A load process broke its protocol or died."""
+
+
+class FailingServerError(LoadError):
+    """The server failed every request for a while: the load was ended early."""

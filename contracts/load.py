@@ -3,7 +3,8 @@
 To the process: the LoadSpec as the first line; then `{"do": "start"}`, `{"do": "steady", "start_ns", "end_ns"}` (end_ns
 None with a request quota), `{"do": "stop"}` (no new requests; drain). End of input means the harness is gone: stop at
 once. From the process: `ready`, `ramped` (every user has a request in flight, or the schedule begins), `progress` (once
-a second), `quota` (the wanted number of requests has completed inside the window) and `done` (drained, files closed).
+a second; its `failing` says in words that everything fails), `quota` (the wanted number of requests has completed
+inside the window) and `done` (drained, files closed).
 """
 
 import json
@@ -34,7 +35,8 @@ class LoadSpec:
     exponential by `think`), or an open loop: `constant`, `poisson` or `gamma` with `burstiness`, at `rate_rps` requests
     a second from this process, whose users are then the most that can be in flight. `arrival_phase` moves a constant
     schedule by that fraction of its gap. `abort_fraction` of the requests, drawn from the workload's seed, are cut
-    after `abort_after_tokens` chunks. `headers` and `extra_body` are added to every HTTP request (see loadgen.bodies).
+    after `abort_after_tokens` chunks. When everything fails for `give_up_s` (0: never), progress says so. `headers`
+    and `extra_body` are added to every HTTP request (see loadgen.bodies).
     """
 
     drive: str
@@ -60,6 +62,7 @@ class LoadSpec:
     think: str = "constant"
     abort_fraction: float = 0.0
     abort_after_tokens: int = 8
+    give_up_s: float = 10.0
     keep_alive: bool = True
     tls_verify: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -79,9 +82,9 @@ class LoadSpec:
 class LoadEvent:
     """One line from a load process; `data` depends on `event`.
 
-    ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, ttft_ms` (those of the last
-    second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s, wall_s`
-    (`unsent`: due in open loop before the stop, and not sent by then).
+    ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, failing, ttft_ms` (those of the
+    last second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s,
+    wall_s` (`unsent`: due in open loop before the stop, and not sent by then).
     error: `message` (the process cannot go on).
     """
 

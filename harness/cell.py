@@ -10,7 +10,7 @@ from pathlib import Path
 
 from contracts.arrow import write_rows
 from contracts.doubts import Doubt
-from contracts.errors import ToolError
+from contracts.errors import FailingServerError, ToolError
 from contracts.folder import CellFolder, CellInfo, Phases
 from contracts.load import LoadSpec
 from contracts.records import SERVER
@@ -84,7 +84,8 @@ class CellRunner:
             folder.write(_closed(info, outcome, "partial", "interrupted"))
             raise
         except (ToolError, OSError) as error:
-            state = "failed" if outcome.phases.steady_start_ns is None else "partial"
+            early = outcome.phases.steady_start_ns is None or isinstance(error, FailingServerError)
+            state = "failed" if early else "partial"
             info = _closed(info, outcome, state, str(error))
         else:
             info = _closed(info, outcome, "done", None)
@@ -128,7 +129,11 @@ class CellRunner:
             cleanup.callback(observers.stop)
             observers.begin(outcome.view, crew.pids)
             load = outcome.load = LoadPhases(cell, self._load, server, crew, self._notify)
-            self._drive(folder, server, load, observers, outcome)
+            try:
+                self._drive(folder, server, load, observers, outcome)
+            except FailingServerError:
+                load.give_up()
+                raise
             if crew.tally().unfinished:
                 outcome.doubts.append(Doubt("drain_timeout", f"{crew.tally().unfinished} requests"))
             grace_s = STOP_GRACE_S
@@ -179,6 +184,7 @@ class CellRunner:
                 think_s=load.think_s,
                 abort_fraction=load.abort_fraction,
                 abort_after_tokens=load.abort_after_tokens,
+                give_up_s=load.give_up_s,
                 keep_alive=load.keep_alive,
                 tls_verify=load.tls_verify,
                 extra_body=dict(load.extra_body),

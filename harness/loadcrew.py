@@ -18,13 +18,17 @@ from harness.process import Child, Guard, last_lines
 
 @dataclass(frozen=True, slots=True)
 class LoadTally:
-    """The load's counts over all its processes, from their latest progress."""
+    """The load's counts over all its processes, from their latest progress.
+
+    `failing` says in words that everything fails, once every process says so.
+    """
 
     users: int = 0
     in_flight: int = 0
     completed: int = 0
     failed: int = 0
     unfinished: int = 0
+    failing: str | None = None
     ttft_ms: Sequence[float] = ()
 
 
@@ -81,12 +85,14 @@ class LoadCrew:
 
     def tally(self) -> LoadTally:
         parts = list(self._progress.values())
+        failing = [part.get("failing") for part in parts]
         return LoadTally(
             users=sum(part.get("users", 0) for part in parts),
             in_flight=sum(part.get("in_flight", 0) for part in parts),
             completed=sum(part.get("completed", 0) for part in parts),
             failed=sum(part.get("failed", 0) for part in parts),
             unfinished=sum(part.get("unfinished", 0) for part in parts),
+            failing="; ".join(map(str, failing)) if len(parts) == len(self._children) and all(failing) else None,
             ttft_ms=[value for part in parts for value in part.get("ttft_ms", ())],
         )
 

@@ -1,12 +1,13 @@
 """A cell's load, taken through its phases: ramp, warm-up, the steady window, drain."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from contracts.clock import NS_PER_S, now_ns
-from contracts.errors import LaunchError
+from contracts.errors import FailingServerError, LaunchError, LoadError
 from contracts.folder import Phases
 from harness.events import Listener, LoadMoved, StageReached
 from harness.loadcrew import LoadCrew
@@ -16,12 +17,14 @@ from harness.stacks.base import RunningServer
 READY_TIMEOUT_S = 60.0
 PHASE_GRACE_S = 60.0
 SETTLE_LIMIT_S = 60.0
+GIVE_UP_DRAIN_S = 10.0
 
 
 class LoadPhases:
     """Call the methods in their order. `phases` holds the times that were reached, CLOCK_MONOTONIC ns.
 
-    Each raises LoadError when the load does not get there, and LaunchError when the server ends meanwhile.
+    Each raises LoadError when the load does not get there, FailingServerError when the server fails everything, and
+    LaunchError when it ends meanwhile.
     """
 
     def __init__(self, cell: Cell, load: LoadPlan, server: RunningServer, crew: LoadCrew, notify: Listener) -> None:
@@ -30,6 +33,7 @@ class LoadPhases:
         self._server = server
         self._crew = crew
         self._notify = notify
+        self._given_up = False
         self.phases = Phases()
 
     def ramp(self) -> None:
@@ -81,13 +85,23 @@ class LoadPhases:
         self._crew.wait_for("done", timeout_s=limit_s, stage="draining", each=self._watch)
         self._passed(drained_ns=now_ns())
 
+    def give_up(self) -> None:
+        """End a load against a server that fails everything; what was recorded is kept."""
+        self._given_up = True
+        self._crew.tell("stop")
+        with contextlib.suppress(LoadError):
+            self._crew.wait_for("done", timeout_s=GIVE_UP_DRAIN_S, stage="giving up", each=self._watch)
+
     def _wait(self, event: str, *, stage: str, enough: Callable[[], bool] = lambda: False) -> None:
         self._crew.wait_for(event, timeout_s=math.inf, stage=stage, each=self._watch, enough=enough)
 
     def _watch(self) -> None:
         if not self._server.alive():
             raise LaunchError(f"the server ended during the cell:\n{self._server.last_log_lines()}")
-        self._notify(LoadMoved(self._cell, self._crew.tally()))
+        tally = self._crew.tally()
+        self._notify(LoadMoved(self._cell, tally))
+        if tally.failing and not self._given_up:
+            raise FailingServerError(f"stopped early, as the server fails everything: {tally.failing}")
 
     def _passed(self, **times: int) -> None:
         self.phases = replace(self.phases, **times)

@@ -34,6 +34,7 @@ class LoadPlan:
     think_s: float = 0.0
     abort_fraction: float = 0.0
     abort_after_tokens: int = 8
+    give_up_s: float = 10.0
     keep_alive: bool = True
     tls_verify: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)

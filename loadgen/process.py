@@ -27,6 +27,7 @@ from contracts.records import RequestRow
 from loadgen import kinds
 from loadgen.crew import Crew, Habits, schedule_of
 from loadgen.drives import open_drive
+from loadgen.failing import FAILURES_A_USER, LEAST_FAILURES, FailingRule
 from loadgen.kernelclock import KernelClock
 from loadgen.lines import Lines
 from loadgen.reactor import Reactor
@@ -76,7 +77,10 @@ class LoadProcess:
             raise UsageError(f"cannot run {spec.users} users at {spec.spawn_rate} users/s: both must be positive")
         clock, workload, schedule, habits = KernelClock(), Workload(spec.workload), schedule_of(spec), Habits.of(spec)
         self._drive = open_drive(spec, workload, Reactor(clock))
-        self._recorder = Recorder(spec.worker, Path(spec.requests_path), Path(spec.client_path), self._on_end, clock)
+        least = LEAST_FAILURES if schedule else max(LEAST_FAILURES, FAILURES_A_USER * spec.users)
+        rule = FailingRule(spec.give_up_s, least)
+        paths = Path(spec.requests_path), Path(spec.client_path)
+        self._recorder = Recorder(spec.worker, *paths, self._on_end, clock, rule)
         self._crew = Crew(
             workload=workload,
             recorder=self._recorder,
@@ -206,6 +210,7 @@ class LoadProcess:
                 in_flight=recorder.in_flight,
                 completed=recorder.completed,
                 failed=recorder.failed,
+                failing=recorder.failing(),
                 ttft_ms=recorder.take_first_tokens_ms(),
             )
 

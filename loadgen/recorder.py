@@ -13,6 +13,7 @@ from contracts.clock import NS_PER_MS, NS_PER_S
 from contracts.masking import mask_text
 from contracts.records import CLIENT, REQUESTS, ClientRow, RequestRow
 from loadgen import kinds
+from loadgen.failing import FailingRule
 from loadgen.kernelclock import KernelClock
 from loadgen.outcome import Cancel, Outcome
 from loadgen.workload import Draw
@@ -25,11 +26,12 @@ _ERROR_CHARS = 1000
 class Ticket:
     """A request between its beginning and its row."""
 
-    __slots__ = ("_recorder", "cancel", "seq")
+    __slots__ = ("_recorder", "began_ns", "cancel", "seq")
 
     def __init__(self, recorder: "Recorder", seq: int) -> None:
         self._recorder = recorder
         self.seq = seq
+        self.began_ns = monotonic_ns()
         self.cancel: Cancel | None = None
 
     def end(self, draw: Draw, outcome: Outcome, scheduled_ns: int | None = None) -> None:
@@ -47,8 +49,10 @@ class Recorder:
         client_path: Path,
         on_end: Callable[[RequestRow], None],
         clock: KernelClock | None = None,
+        rule: FailingRule | None = None,
     ) -> None:
         self._clock = clock
+        self._rule = rule or FailingRule(0)
         self._worker = worker
         self._on_end = on_end
         self._open: dict[int, Ticket] = {}
@@ -75,6 +79,7 @@ class Recorder:
         return ticket
 
     def first_token(self, ttft_ns: int) -> None:
+        self._rule.alive()
         self._first_tokens.append(ttft_ns / NS_PER_MS)
 
     def take_first_tokens_ms(self) -> list[float]:
@@ -93,9 +98,16 @@ class Recorder:
         else:
             self.failed += 1
             self.unfinished += outcome.error_kind == kinds.UNFINISHED
+        self._rule.ended(outcome.error_kind, outcome.error, outcome.end_ns)
         row = _row(self._worker, ticket.seq, draw, outcome, scheduled_ns)
         self._requests.append(row)
         self._on_end(row)
+
+    def failing(self) -> str | None:
+        """Say what fails, masked, if everything does (loadgen.failing)."""
+        oldest = next(iter(self._open.values()), None)
+        verdict = self._rule.verdict(monotonic_ns(), None if oldest is None else oldest.began_ns)
+        return None if verdict is None else mask_text(verdict)[:_ERROR_CHARS]
 
     def cancel_all(self, kind: str, message: str) -> None:
         """End every request in flight as a failure of this kind; their users write the rows when they wake."""

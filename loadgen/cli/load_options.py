@@ -45,6 +45,10 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         "--abort-fraction", type=parsing.fraction, metavar="F", default=0.0, help="share of requests that are cut (0)"
     )
     parser.add_argument("--abort-after", type=parsing.count, metavar="N", default=8, help="chunks before a cut (8)")
+    parser.add_argument(
+        "--give-up", type=parsing.not_negative, metavar="S", default=10.0,
+        help="end a cell when every request has failed for so long; 0: never (%(default)g)",
+    )  # fmt: skip
     parser.add_argument("--new-connections", action="store_true", help="no keep-alive: a connection a request")
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     parser.add_argument(
@@ -80,6 +84,7 @@ def load_plan(
         think_s=options.think,
         abort_fraction=options.abort_fraction,
         abort_after_tokens=options.abort_after,
+        give_up_s=options.give_up,
         keep_alive=not options.new_connections,
         tls_verify=not options.insecure,
         extra_body=options.extra_body,

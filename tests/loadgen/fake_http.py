@@ -135,6 +135,30 @@ async def answer(reply: Reply, case: str, chat: bool, count: int) -> bool:
         reply.head()
         reply.event(b"[DONE]")
         reply.chunk(b"")
+    elif case == "endless":
+        reply.head()
+        while True:
+            reply.event(token(chat, number, "x"))
+            await reply.writer.drain()
+            await asyncio.sleep(0.001)
+    elif case == "endless_line":
+        reply.head()
+        reply.chunk(b"data: ")
+        while True:
+            reply.chunk(b"x" * 65536)
+            await reply.writer.drain()
+    elif case == "endless_refusal":
+        reply.head(status="500 Oops", chunked=True)
+        while True:
+            reply.chunk(b"x" * 65536)
+            await reply.writer.drain()
+            await asyncio.sleep(0.001)
+    elif case == "every_tenth":
+        if number % 10:
+            reply.whole("503 Service Unavailable", b"overloaded", "text/plain")
+        else:
+            reply.head()
+            await stream(reply, chat, number, count)
     elif case == "stall":
         reply.head()
         reply.event(token(chat, number, "x"))
