@@ -1,6 +1,7 @@
 """The served process of fidelity.py: our RPC server over an object that does nothing else; task on standard input."""
 
 import json
+import resource
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from harness.reference.types import GenerationRequest, Response
 
 METHODS = frozenset(
     {
-        "submit", "submit_batch", "received", "cpu_ns", "responses", "stamp", "last_stamp", "start_loop", "loop_cpu_ns",
+        "submit", "submit_batch", "received", "usage", "responses", "stamp", "last_stamp", "start_loop", "loop_cpu_ns",
         "shutdown",
     }
 )  # fmt: skip
@@ -43,8 +44,10 @@ class Sink:
     def received(self) -> int:
         return self._count
 
-    def cpu_ns(self) -> int:
-        return time.process_time_ns()
+    def usage(self) -> tuple[int, int, int]:
+        """Return CPU time in ns, voluntary and involuntary context switches of this process."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return time.process_time_ns(), used.ru_nvcsw, used.ru_nivcsw
 
     async def responses(self, size: int, lists: int) -> AsyncIterator[list[Response]]:
         made = [Response(n, [300 + n], n) for n in range(size)]

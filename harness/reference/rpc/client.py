@@ -72,7 +72,7 @@ class RPCClient:
         self._ready.wait()
 
     def method(self, name: str, *args: Any) -> RemoteCall:
-        log.debug(f"RPC client calls {name} at {time.monotonic():.6f}")
+        log.debug(f"RPC client calls {name} with {args} at {time.monotonic():.6f}")
         return RemoteCall(self, name, args)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
