@@ -54,7 +54,10 @@ MEASURES = (
     Measure("tpot_ms.p50", "TPOT p50", "ms", -1, lambda cell: _p50(cell.tpot_ms)),
     Measure("e2e_ms.p50", "End to end p50", "ms", -1, lambda cell: _p50(cell.e2e_ms)),
     Measure("host_step_ms.mean", "Host step mean", "ms", -1, lambda cell: _mean(cell.host_step_ms)),
+    Measure("host_step_ms.p99", "Host step p99", "ms", -1, lambda cell: _p99(cell.host_step_ms)),
     Measure("rpc_messages_per_request", "RPC messages a request", "", 0, lambda cell: cell.rpc_messages_per_request),
+    Measure("gil_wait_ms_per_step.mean", "GIL wait a step", "ms", 0, lambda cell: cell.gil_wait_ms_per_step),
+    Measure("gil_probe_ms.mean", "GIL wait a step, by the loop", "ms", 0, lambda cell: _mean(cell.gil_probe_ms)),
     Measure("gil_held_executor", "GIL held by executor loop", "of time", 0, lambda cell: cell.gil_held_executor),
 )
 

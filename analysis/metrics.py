@@ -53,6 +53,7 @@ class CellMetrics:
     `client_cpu_fraction` the busiest load process in cores, `client_lag_ms` how late its event loop woke.
     `server_ttft_ms` is the server's own arrival -> first token; `client_minus_server_ttft_ms` the median of the
     differences a request, joined by server_id. `gil` is what the wait sampler saw in the window.
+    `gil_probe_ms` is the loop's GIL wait a step by its own account, where the server gives one.
     `arrival_lag_ms` is each request's longest time from an arrival in the kernel to its being seen; `bounded_fraction`
     of the chunks shared a read with a later one, so that their times are upper bounds. A request that the load cut as
     it was told to is among `errors`, but no failure.
@@ -87,6 +88,7 @@ class CellMetrics:
     gil: GilStudy | None = None
     arrival_lag_ms: Spread | None = None
     bounded_fraction: float | None = None
+    gil_probe_ms: Spread | None = None
 
     @property
     def rpc_messages_per_request(self) -> float | None:
@@ -94,6 +96,11 @@ class CellMetrics:
         if not self.rpc_requests or self.rpc_messages is None:
             return None
         return self.rpc_messages / self.rpc_requests
+
+    @property
+    def gil_wait_ms_per_step(self) -> float | None:
+        """Mean GIL wait of the executor loop in a step, by the wait sampler."""
+        return self.gil.executor_steps.mean_ms if self.gil and self.gil.executor_steps else None
 
     @property
     def gil_held_total(self) -> float | None:
@@ -148,6 +155,7 @@ def measure(cell: CellTables) -> CellMetrics:
         client_minus_server_ttft_ms=_median(joined["ttft_ms"] - joined["server_ttft_ms"]),
         arrival_lag_ms=Spread.of(measured["client_lag_ns"].to_numpy(dtype=np.float64, na_value=np.nan) / NS_PER_MS),
         bounded_fraction=_bounded(measured),
+        gil_probe_ms=Spread.of(steps["gil_wait_ms"].astype("float64")),
         gil=study_gil(
             cell.gil,
             window,

@@ -55,9 +55,18 @@ class Study:
         names = {name for setting in self.settings for name, _ in setting.pairs}
         return next(iter(names)) if len(names) == 1 else None
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether the sweep turned one knob at a time from its baseline."""
+        return self.info.plan.get("design") == "one_at_a_time"
+
     def name(self, setting: Setting) -> str:
-        """Name a setting in a table: the value will do where the one knob's name heads the column."""
-        return setting.short if self.knob else setting.label
+        """Name a setting in a table: its value where the one knob's name heads the column, else what differs."""
+        if self.knob:
+            return setting.short
+        base = dict(self.comparison.baseline.pairs)
+        other = " ".join(f"{name}={value}" for name, value in setting.pairs if base.get(name) != value)
+        return other or "baseline"
 
     def select(self, concurrency: int, setting: Setting | None = None) -> list[CellStudy]:
         """Give the cells at a concurrency (of one setting), in order."""

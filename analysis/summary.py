@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import Effect
 from analysis.gil import GilStudy
 from analysis.metrics import Spread
@@ -34,6 +35,7 @@ def summary_of(study: Study) -> dict[str, Any]:
         "baseline": dict(study.comparison.baseline.pairs),
         "verdict": list(verdict_table(study).sentences),
         "cells": [_cell(cell) for cell in study.cells],
+        "claims": [_claim(row) for row in claims_shown(study.comparison)],
         "comparisons": [_effect(effect) for effect in study.comparison.effects],
         "warnings": [_doubt(doubt) for doubt in study.doubts],
     }
@@ -69,6 +71,7 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
             "output_tok_s": metrics.output_tok_s,
             "host_step_ms": _spread(metrics.host_step_ms),
             "device_step_ms": _spread(metrics.device_step_ms),
+            "gil_probe_ms": _spread(metrics.gil_probe_ms),
             "rpc_messages": metrics.rpc_messages,
             "rpc_requests": metrics.rpc_requests,
             "rpc_messages_per_request": metrics.rpc_messages_per_request,
@@ -130,6 +133,21 @@ def _effect(effect: Effect) -> dict[str, Any]:
         "interval": None if effect.low is None else [effect.low, effect.high],
         "block_ratios": dict(zip(map(str, effect.blocks), effect.ratios, strict=True)),
         "verdict": effect.verdict,
+    }
+
+
+def _claim(row: ClaimRow) -> dict[str, Any]:
+    return {
+        "id": row.claim.id,
+        "claim": row.claim.text,
+        "source": row.claim.source,
+        "metric": row.claim.measure,
+        "concurrency": row.concurrency,
+        "published": row.claim.published,
+        "measured": row.measured,
+        "low": row.low,
+        "high": row.high,
+        "verdict": row.verdict,
     }
 
 

@@ -42,6 +42,12 @@ def magnitude(ratio: float) -> str:
     return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"
 
 
+def times(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """Write a ratio as a factor, with its interval where there is one."""
+    span = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+    return f"{ratio:.2f}{span}"
+
+
 def interval(effect: Effect) -> str:
     """Write the 95 % interval of an effect, else the spread over its blocks, else nothing."""
     if effect.low is not None and effect.high is not None:

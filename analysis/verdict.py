@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import BLOCKS_FOR_A_VERDICT, Effect
 from analysis.plan import Setting
 from analysis.stacks import is_executor_loop
@@ -21,6 +22,7 @@ class VerdictTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
+    claims: tuple[ClaimRow, ...] = ()
 
 
 def verdict_table(study: Study) -> VerdictTable:
@@ -41,6 +43,7 @@ def verdict_table(study: Study) -> VerdictTable:
         sentences=sentences(study),
         columns=("concurrency", "setting", "blocks", *(labels[name] for name in HEADLINE if name in labels)),
         rows=tuple(rows),
+        claims=tuple(claims_shown(comparison)) if study.one_at_a_time else (),
         warnings=tuple(f"{code} ({count})" if count > 1 else code for code, count in counts.items()),
     )
 
@@ -99,7 +102,8 @@ def _effect_sentence(study: Study, lead: Effect) -> str:
     blocks = len(lead.blocks)
     others = len(study.comparison.settings)
     best = f" (the most throughput of {others} settings tried)" if others > 1 else ""
-    what = f"with {lead.setting.label} instead of {_baseline_name(study, lead.setting)}{best}, {'; '.join(parts)}"
+    names = _setting_name(study, lead.setting), _baseline_name(study, lead.setting)
+    what = f"with {names[0]} instead of {names[1]}{best}, {'; '.join(parts)}"
     if decided:
         return f"{what[0].upper()}{what[1:]} ({blocks} paired blocks, 95% intervals)."
     count = "One block" if blocks == 1 else f"{blocks} blocks"
@@ -121,7 +125,17 @@ def _clause(effect: Effect, noun: str) -> str:
 
 def _baseline_name(study: Study, other: Setting) -> str:
     base = study.comparison.baseline
-    return base.short if len(base.pairs) == 1 == len(other.pairs) else base.label
+    return base.short if len(base.pairs) == 1 == len(other.pairs) else "the baseline"
+
+
+def _setting_name(study: Study, setting: Setting) -> str:
+    return setting.label if study.knob else study.name(setting)
+
+
+def _short_name(study: Study, setting: Setting) -> str:
+    if study.knob:
+        return setting.short
+    return "the baseline" if setting == study.comparison.baseline else study.name(setting)
 
 
 def _holders(study: Study, lead: Effect | None) -> tuple[str, ...]:
@@ -132,7 +146,9 @@ def _holders(study: Study, lead: Effect | None) -> tuple[str, ...]:
     for setting in settings:
         shares = gil_shares(study.select(concurrency, setting))
         if shares:
-            told.append(f"{share(sum(shares.values()))} of the time with {setting.short} ({_by_whom(shares)})")
+            told.append(
+                f"{share(sum(shares.values()))} of the time with {_short_name(study, setting)} ({_by_whom(shares)})"
+            )
     if not told:
         return ("Who held the GIL is not known: there are no samples of it.",)
     return (f"At {concurrency:,} in flight the GIL was held {' and '.join(told)}.",)

@@ -2,18 +2,19 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from analysis.claims import claims_shown
 from analysis.compare import MEASURES, Effect
-from analysis.plan import Setting, flatten
+from analysis.plan import flatten
 from analysis.plots import forest
 from analysis.section import Section, make_section
 from analysis.study import Study
 from analysis.svg import Plot
 from analysis.table import Table, cells_table
-from analysis.text import ARROW, change, interval, number, share
+from analysis.text import ARROW, change, interval, number, share, times
 from analysis.verdict import sentences
 
 ANSWER = (
@@ -24,6 +25,7 @@ ANSWER = (
     "icl_ms.p50",
     "host_step_ms.mean",
     "rpc_messages_per_request",
+    "gil_wait_ms_per_step.mean",
     "gil_held_executor",
 )
 MIDDLE_DOT = "\N{MIDDLE DOT}"
@@ -50,6 +52,18 @@ class AnswerRow:
     setting: str
     blocks: str
     answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLine:
+    """A published claim and what was measured: ratios, better over worse."""
+
+    text: str
+    source: str
+    concurrency: str
+    published: str
+    measured: str
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,7 @@ class ReportView:
     answers: tuple[AnswerRow, ...]
     forests: tuple[Plot, ...]
     legend: tuple[Swatch, ...]
+    claims: tuple[ClaimLine, ...]
     warnings: tuple[WarningGroup, ...]
     sections: tuple[Section, ...]
     cells: Table
@@ -110,14 +125,18 @@ def make_view(study: Study) -> ReportView:
     return ReportView(
         title=f"{heading} {MIDDLE_DOT} GIL sweep",
         heading=heading,
-        values=_values(settings),
+        values=_values(study),
         meta=_meta(study),
         incomplete=_incomplete(study),
         sentences=sentences(study),
         answer_columns=tuple((m.label, m.unit) for m in MEASURES if m.name in answered),
         answers=tuple(_answer_rows(study)),
         forests=tuple(_forests(study)),
-        legend=tuple(Swatch(index, setting.label) for index, setting in enumerate(settings)),
+        legend=tuple(
+            Swatch(index, setting.label if study.knob else study.name(setting))
+            for index, setting in enumerate(settings)
+        ),
+        claims=tuple(_claims(study)),
         warnings=tuple(_warnings(study)),
         sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
         cells=cells_table(study),
@@ -128,9 +147,12 @@ def make_view(study: Study) -> ReportView:
     )
 
 
-def _values(settings: Sequence[Setting]) -> str:
+def _values(study: Study) -> str:
+    settings = study.settings
     if len(settings) < 2:
         return settings[0].short if settings else ""
+    if not study.knob:
+        return f"baseline {settings[0].label}"
     return f"{settings[0].short} against {', '.join(setting.short for setting in settings[1:])}"
 
 
@@ -167,6 +189,18 @@ def _incomplete(study: Study) -> str:
         parts.append(f"{planned - len(study.cells)} not begun")
     rest = f": {', '.join(parts)}" if parts else ""
     return f"This sweep is not complete. {done} of {planned} cells finished{rest}. Only finished cells are compared."
+
+
+def _claims(study: Study) -> Iterable[ClaimLine]:
+    for row in claims_shown(study.comparison):
+        yield ClaimLine(
+            text=row.claim.text,
+            source=row.claim.source,
+            concurrency=f"{row.concurrency:,}",
+            published="better" if row.claim.published is None else times(row.claim.published),
+            measured=times(row.measured, row.low, row.high),
+            verdict=row.verdict,
+        )
 
 
 def _answered(study: Study) -> list[str]:

@@ -169,13 +169,13 @@ def paced(blocks: int) -> None:
                 calls = _calls(_requests(wire, isl, 8 * batch), batch)
                 meter = Meter(client)
                 time.sleep(2)
-                idle_us = meter.read(1, scaled=False)
+                idle_us = meter.read(1)
                 before, meter = client.method("received").remote(), Meter(client)
                 sent = _offer(client, calls, PACED_RPS, 2)
                 _await_served(client, before + sent)
-                sides = meter.read(1, scaled=False)
+                sides = meter.read(1)
                 found[case].append(((sides[0] - idle_us[0]) / sent, (sides[1] - idle_us[1]) / sent))
-    print(f"\nCPU per request at {PACED_RPS} requests/s, us, idle CPU taken off, not scaled")
+    print(f"\nCPU per request at {PACED_RPS} requests/s, us scaled, idle CPU taken off (the original's: not scaled)")
     for case, originals in PACED.items():
         sides = list(zip(*found[case], strict=True))
         text = "  ".join(

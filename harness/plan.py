@@ -9,6 +9,8 @@ from typing import Any
 
 from contracts.load import WorkloadSpec
 
+FACTORIAL, ONE_AT_A_TIME = "factorial", "one_at_a_time"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
@@ -42,7 +44,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep is going to do. `factors` maps a knob of the server to its values; the first is the baseline."""
+    """What a sweep is going to do. `factors` maps a knob of the server to its values; the first is the baseline.
+
+    `design` is `factorial` (every combination of values) or `one_at_a_time` (the baseline, and each other value alone).
+    """
 
     stack: str
     factors: Mapping[str, Sequence[str]]
@@ -52,6 +57,7 @@ class Plan:
     load: LoadPlan
     observe: bool
     quick: bool
+    design: str = FACTORIAL
 
     @property
     def baseline(self) -> dict[str, str]:
@@ -94,10 +100,18 @@ class Cell:
         return self.slug[:3]
 
 
+def settings_of(plan: Plan) -> list[dict[str, str]]:
+    """List the knob settings of the plan's design, the baseline first."""
+    if plan.design == ONE_AT_A_TIME:
+        others = [{**plan.baseline, name: value} for name, values in plan.factors.items() for value in values[1:]]
+        return [plan.baseline, *others]
+    return [dict(zip(plan.factors, values, strict=True)) for values in itertools.product(*plan.factors.values())]
+
+
 def cells_of(plan: Plan) -> list[Cell]:
-    """Lay the cells out: each block runs every combination once, in an order shuffled by the plan's seed."""
+    """Lay the cells out: each block runs every setting once, in an order shuffled by the plan's seed."""
     rng = random.Random(plan.seed)  # noqa: S311 - a recorded shuffle, not a secret
-    settings = [dict(zip(plan.factors, values, strict=True)) for values in itertools.product(*plan.factors.values())]
+    settings = settings_of(plan)
     cells: list[Cell] = []
     for block in range(1, plan.repeats + 1):
         combinations = list(itertools.product(settings, plan.concurrency))

@@ -2,16 +2,18 @@
 
 import argparse
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from contracts.errors import UsageError
 from contracts.folder import SweepFolder
 from harness import sweep as sweeps
-from harness.plan import Plan
+from harness.plan import FACTORIAL, ONE_AT_A_TIME, Plan
 from harness.stacks.reference import ReferenceStack
 from loadgen.cli import parsing
 from loadgen.cli.conclude import carry_out
 from loadgen.cli.load_options import add_load_options, load_plan
+from loadgen.cli.presets import PRESETS, with_preset
 
 KNOB = "TLLM_RPC_SUBMIT_BATCH_MAX"
 DEFAULT_FACTORS = {KNOB: ["1", "8", "16", "32", "64"]}
@@ -40,12 +42,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--repeats", type=parsing.count, metavar="N", default=3, help="blocks; below 3 no verdict (%(default)s)"
     )
+    parser.add_argument(
+        "--one-at-a-time", action="store_true",
+        help="the baseline, and each other value alone, instead of every combination of values",
+    )  # fmt: skip
     add_load_options(parser)
+    parser.add_argument(
+        "--preset", choices=sorted(PRESETS),
+        help="a sweep by name; other options win. claims: the published levers, one at a time from the original's "
+        "state, at c400 and c2048",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help=f"{KNOB}=1,32 in short windows: some four minutes")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="a new folder (default: results/TIME)")
     where.add_argument("--resume", type=Path, metavar="DIR", help="run what is not done of the sweep in DIR")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, parser))
 
 
 def plan_from(options: argparse.Namespace) -> Plan:
@@ -67,6 +78,7 @@ def plan_from(options: argparse.Namespace) -> Plan:
         ),
         observe=not options.no_observe,
         quick=quick,
+        design=ONE_AT_A_TIME if options.one_at_a_time else FACTORIAL,
     )
 
 
@@ -74,8 +86,11 @@ def default_folder() -> Path:
     return Path("results") / datetime.now().strftime("%Y%m%d-%H%M%S")  # noqa: DTZ005 - the user's own time
 
 
-def run(options: argparse.Namespace) -> int:
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the sweep; print the verdict on stdout and the report's path last."""
+    argv = options.argv
+    if options.preset is not None and options.resume is None:
+        options = parser.parse_args(with_preset(options.preset, argv[2:], options.settings))
     if options.resume is not None:
         folder = SweepFolder(options.resume)
         plan, cells = sweeps.reopen(folder)
@@ -88,5 +103,5 @@ def run(options: argparse.Namespace) -> int:
         stack = STACKS[plan.stack]()
         sweeps.check_plan(plan, stack)
         folder = SweepFolder(options.out or default_folder())
-        cells = sweeps.begin(folder, plan, options.argv)
+        cells = sweeps.begin(folder, plan, argv)
     return carry_out(folder, plan, cells, stack)

@@ -18,6 +18,9 @@ import pytest
 from contracts.arrow import read_table
 from contracts.folder import SweepFolder
 from contracts.records import CLIENT, HOST, REQUESTS, SERVER, STEPS
+from loadgen.cli.main import build_parser
+from loadgen.cli.presets import with_preset
+from loadgen.cli.sweep import plan_from
 
 pytestmark = pytest.mark.stack
 
@@ -50,6 +53,17 @@ def stray_processes() -> list[str]:
             if ours and not zombie and re.search(r"harness\.(reference|guard)|loadgen\.process|py-spy record", words):
                 found.append(words)
     return found
+
+
+def test_a_preset_gives_way_to_what_is_said_beside_it() -> None:
+    words = with_preset("claims", ["--concurrency", "9", "--set", "REFSTACK_GC=off"], ["REFSTACK_GC=off"])
+    parser = build_parser(["sweep"])
+    options = parser.parse_args(["sweep", *words])
+    plan = plan_from(options)
+    assert plan.concurrency == [9]
+    assert plan.design == "one_at_a_time"
+    assert plan.factors["REFSTACK_GC"] == ["off"]
+    assert plan.factors["REFSTACK_TOKEN_IDS"] == ["list", "int32"]
 
 
 def no_strays(within_s: float = 8.0) -> bool:

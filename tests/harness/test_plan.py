@@ -1,8 +1,9 @@
 import json
 from collections import Counter
+from dataclasses import replace
 
 from contracts.load import WorkloadSpec
-from harness.plan import LoadPlan, Plan, cells_of
+from harness.plan import ONE_AT_A_TIME, LoadPlan, Plan, cells_of, settings_of
 
 LOAD = LoadPlan("rpc", "completions", WorkloadSpec(64, 8, seed=9), 5.0, None, 1.0, 1.0, 10.0, 1)
 PLAN = Plan("reference", {"A": ["1", "2", "3"], "B": ["x", "y"]}, [8, 16], 4, 7, LOAD, observe=True, quick=False)
@@ -39,6 +40,18 @@ def test_slugs_are_unique_safe_names_that_begin_with_the_id() -> None:
     assert len(set(slugs)) == len(slugs)
     assert all("/" not in slug and " " not in slug for slug in slugs)
     assert all(cell.slug.startswith(cell.id) for cell in cells_of(plan))
+
+
+def test_one_at_a_time_turns_each_value_alone() -> None:
+    plan = replace(PLAN, design=ONE_AT_A_TIME, repeats=1, concurrency=[8])
+    assert [tuple(setting.values()) for setting in settings_of(plan)] == [
+        ("1", "x"),
+        ("2", "x"),
+        ("3", "x"),
+        ("1", "y"),
+    ]
+    assert len(cells_of(plan)) == 4
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_the_baseline_is_each_factors_first_value() -> None:
