@@ -166,12 +166,17 @@ AnyResponse = EngineResponse | Formatted
 
 @dataclass(slots=True)
 class WorkerInfo:
-    """Who rank 0 is, as it tells the proxy: pid, thread names by native id, submit counters, child pids by role."""
+    """Who rank 0 is, as it tells the proxy: pid, thread names by native id, counters, child pids by role.
+
+    `ended_requests` and `output_tokens` count the last responses and the tokens that rank 0 has handed out.
+    """
 
     pid: int
     threads: dict[int, str] = field(default_factory=dict)
     submit_messages: int = 0
     submit_requests: int = 0
+    ended_requests: int = 0
+    output_tokens: int = 0
     active_requests: int = 0
     queued_requests: int = 0
     free_blocks: int = 0

@@ -85,6 +85,8 @@ class RpcWorker:
         self._submit_messages = 0
         self._submit_requests = 0
         self._duplicate_ids = 0
+        self._ended_requests = 0
+        self._output_tokens = 0
         self.shutdown_event = threading.Event()
         self._address = ""
         self._key = b""
@@ -201,8 +203,12 @@ class RpcWorker:
                 finished.append(response)
                 continue
             result = self._results.get(response.client_id)
-            if isinstance(response, ErrorResponse) or response.is_final:
-                self._results.pop(response.client_id, None)
+            if isinstance(response, ErrorResponse):
+                self._forget(response.client_id)
+            else:
+                self._output_tokens += len(response.token_ids)
+                if response.is_final:
+                    self._forget(response.client_id)
             if self._postproc is not None and result is not None and result.postprocessed:
                 self._postproc.add(response, result.take_form())
             else:
@@ -210,6 +216,10 @@ class RpcWorker:
         if self._postproc is not None:
             self._postproc.flush()
         return finished
+
+    def _forget(self, client_id: int) -> None:
+        self._results.pop(client_id, None)
+        self._ended_requests += 1
 
     async def fetch_responses_loop_async(self, frontend: int) -> AsyncIterator[list[AnyResponse]]:
         """Stream the response lists of one front end, one message each, until shutdown."""
@@ -232,6 +242,8 @@ class RpcWorker:
             threads={thread.native_id or 0: thread.name for thread in threading.enumerate()},
             submit_messages=self._submit_messages,
             submit_requests=self._submit_requests,
+            ended_requests=self._ended_requests,
+            output_tokens=self._output_tokens,
             active_requests=executor.active_requests,
             queued_requests=executor.queued_requests,
             free_blocks=executor.blocks.free_blocks,

@@ -191,6 +191,7 @@ class HttpFrontend:
             "processes": processes,
             "executor_pid": rank0.pid,
             "submit": {"messages": rank0.submit_messages, "requests": rank0.submit_requests},
+            "answered": {"requests": rank0.ended_requests, "output_tokens": rank0.output_tokens},
             "refused": {
                 "duplicate_ids": rank0.duplicate_ids,
                 "messages_at_rank0": rank0.refused_messages,
