@@ -18,7 +18,12 @@ from analysis.plan import Setting
 from analysis.study import Study
 from contracts.errors import UsageError
 
-MUST_AGREE = ("drive", "endpoint", "isl", "osl", "isl_spread", "osl_spread", "duration_s", "requests", "workers")
+MUST_AGREE = (
+    "drive", "endpoint", "isl", "osl", "isl_spread", "osl_spread", "lengths_digest", "prefix.groups", "prefix.tokens",
+    "session.turns", "session.turn_isl", "session.max_context", "arrival", "rate_rps", "burstiness", "think_s",
+    "duration_s", "requests", "workers",
+)  # fmt: skip
+_UNSAID = {"arrival": "closed", "burstiness": "1.0", "think_s": "0.0"}  # what sweeps of before these options did
 SAME_MACHINE = ("cpu", "cpus_allowed", "memory_gib", "architecture")
 _GATE = re.compile(r"^\s*([A-Za-z_.0-9]+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*$")
 
@@ -69,9 +74,9 @@ class Gate:
 def refusals(base: Study, other: Study, *, cross_machine: bool) -> list[str]:
     """Say why the two must not be compared; empty when they may."""
     reasons = [
-        f"{name} is {base.info.plan.get(name)} in one and {other.info.plan.get(name)} in the other"
+        f"{name} is {one} in one and {two} in the other"
         for name in MUST_AGREE
-        if base.info.plan.get(name) != other.info.plan.get(name)
+        if (one := _planned(base, name)) != (two := _planned(other, name))
     ]
     if not cross_machine:
         reasons += [
@@ -81,6 +86,10 @@ def refusals(base: Study, other: Study, *, cross_machine: bool) -> list[str]:
             if base.info.machine.get(name) != other.info.machine.get(name)
         ]
     return reasons
+
+
+def _planned(study: Study, name: str) -> str | None:
+    return study.info.plan.get(name, _UNSAID.get(name))
 
 
 def metadata_differences(base: Study, other: Study) -> list[tuple[str, str, str]]:

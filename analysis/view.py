@@ -161,9 +161,18 @@ def _meta(study: Study) -> tuple[str, ...]:
     done = sum(cell.tables.done for cell in study.cells)
     planned = study.info.planned_cells or len(study.cells)
     meta = [_when(study.info.created_at), plan.get("stack", ""), plan.get("drive", "") and f"drive {plan['drive']}"]
-    lengths = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if name in plan]
-    meta += [*lengths, f"{done} of {planned} cells finished", _plural(len(study.comparison.blocks), "block")]
+    meta += [*_workload(plan), f"{done} of {planned} cells finished", _plural(len(study.comparison.blocks), "block")]
     return tuple(part for part in meta if part)
+
+
+def _workload(plan: Mapping[str, str]) -> list[str]:
+    """Name the workload that was run: lengths, sessions, shared prefixes."""
+    words = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if name in plan]
+    if "session.turns" in plan:
+        words.append(f"sessions of {plan['session.turns']} turns, each with {plan['session.turn_isl']} new tokens")
+    if "prefix.groups" in plan:
+        words.append(f"{plan['prefix.groups']} shared prefixes of {plan['prefix.tokens']} tokens")
+    return words
 
 
 def _when(created_at: str | None) -> str:

@@ -14,14 +14,54 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadSpec:
-    """Synthetic prompts: token counts uniform within +-spread (a fraction) of the mean, drawn from a seed."""
+class PrefixSpec:
+    """Shared prefixes: every session belongs to one of `groups`, and its prompts begin with that group's `tokens`."""
 
-    isl: int
-    osl: int
+    groups: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """Multi-turn sessions: `turns` requests each, whose prompts grow by the answer and by `turn_isl` new tokens.
+
+    Both are in the notation of loadgen.lengths (a whole number is exact here). A session ends early where the next
+    prompt and its answer would exceed `max_context` tokens.
+    """
+
+    turns: int | str
+    turn_isl: int | str
+    max_context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """Synthetic prompts, drawn from a seed: lengths in tokens, shared prefixes, sessions.
+
+    `isl` and `osl` are means, uniform within +-spread (a fraction), or texts in the notation of loadgen.lengths. Where
+    those name files, `lengths_digest` tells their contents apart. `isl` tokens come after those of a shared prefix.
+    """
+
+    isl: int | str
+    osl: int | str
     isl_spread: float = 0.1
     osl_spread: float = 0.1
     seed: int = 0
+    lengths_digest: str | None = None
+    prefix: PrefixSpec | None = None
+    session: SessionSpec | None = None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "WorkloadSpec":
+        """Rebuild one from its fields as JSON; absent ones take their defaults."""
+        values = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+        for name, kind in _PARTS.items():
+            if values.get(name) is not None:
+                values[name] = kind(**values[name])
+        return cls(**values)
+
+
+_PARTS: Mapping[str, type[Any]] = {"prefix": PrefixSpec, "session": SessionSpec}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +114,7 @@ class LoadSpec:
     @classmethod
     def from_json(cls, text: str) -> "LoadSpec":
         document = json.loads(text)
-        document["workload"] = WorkloadSpec(**document["workload"])
+        document["workload"] = WorkloadSpec.from_json(document["workload"])
         return cls(**document)
 
 

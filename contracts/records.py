@@ -46,6 +46,9 @@ class RequestRow:
     host), `user` (when the client saw them) or `mixed`. A chunk with the same time as the next one was read together
     with it, and its time is an upper bound; `merged_chunks` counts those. `client_lag_ns` is the longest time from a
     kernel arrival to its being seen. `first_answer_ns` is the first token that is no thought, after thoughts.
+
+    `session` and `turn` count a user's sessions and the turns in one, from 0; `shared_prefix` is the group whose prefix
+    the prompt begins with. Each is None where the workload has no such thing.
     """
 
     worker: int
@@ -70,6 +73,9 @@ class RequestRow:
     merged_chunks: int | None = None
     client_lag_ns: int | None = None
     first_answer_ns: int | None = None
+    session: int | None = None
+    turn: int | None = None
+    shared_prefix: int | None = None
 
 
 REQUESTS = RecordType(
@@ -79,7 +85,7 @@ REQUESTS = RecordType(
     [
         pa.int16(), pa.int64(), pa.int32(), pa.string(), pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(),
         pa.list_(pa.int64()), pa.list_(pa.int32()), pa.int64(), pa.int16(), pa.string(), pa.int32(), pa.string(),
-        pa.string(), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(),
+        pa.string(), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int32(),
     ],
 )  # fmt: skip
 

@@ -76,7 +76,7 @@ class Plan:
         def fields_of(kind: type[Any], **extra: Any) -> dict[str, Any]:
             return {name: document[name] for name in kind.__dataclass_fields__ if name in document} | extra
 
-        workload = WorkloadSpec(**fields_of(WorkloadSpec, seed=document["workload_seed"]))
+        workload = WorkloadSpec.from_json({**document, "seed": document["workload_seed"]})
         load = LoadPlan(**fields_of(LoadPlan, workload=workload))
         return cls(**fields_of(cls, load=load))
 

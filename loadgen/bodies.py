@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.errors import UsageError
-from loadgen.workload import Draw, Workload
+from loadgen.prompts import USER, Prompts
+from loadgen.workload import Draw
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
 _PROMPTS = ("prompt", "messages", "input")
@@ -47,10 +48,12 @@ class BodyTemplate:
         head = json.dumps(known, separators=(",", ":"), allow_nan=False)[:-1] + ("," if known else "")
         object.__setattr__(self, "_head", f'{head}"{limit}":'.encode())
 
-    def render(self, workload: Workload, draw: Draw) -> bytes:
+    def render(self, prompts: Prompts, draw: Draw) -> bytes:
+        pieces = draw.pieces
         if self.endpoint == "completions":
-            return b'%s%d,"prompt":[%s]}' % (self._head, draw.max_tokens, workload.json_ids(draw))
-        text = workload.text(draw)
-        if self.endpoint == "responses":
-            return b'%s%d,"input":"%s"}' % (self._head, draw.max_tokens, text)
-        return b'%s%d,"messages":[{"role":"user","content":"%s"}]}' % (self._head, draw.max_tokens, text)
+            return b'%s%d,"prompt":[%s]}' % (self._head, draw.max_tokens, prompts.json_ids(pieces))
+        if self.endpoint == "chat":
+            return b'%s%d,"messages":[%s]}' % (self._head, draw.max_tokens, prompts.messages(pieces))
+        if all(piece.role == USER for piece in pieces):
+            return b'%s%d,"input":"%s"}' % (self._head, draw.max_tokens, prompts.text(pieces))
+        return b'%s%d,"input":[%s]}' % (self._head, draw.max_tokens, prompts.messages(pieces))

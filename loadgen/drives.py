@@ -14,9 +14,10 @@ from loadgen.http import HttpConnection
 from loadgen.limits import raise_file_limit
 from loadgen.openai import StreamReading
 from loadgen.outcome import Cancel, FirstToken, Outcome, Trouble
+from loadgen.prompts import Prompts
 from loadgen.reactor import Reactor
 from loadgen.target import HttpTarget
-from loadgen.workload import Draw, Workload
+from loadgen.workload import Draw
 
 Sent = Callable[[Cancel], None]
 """Called once the request is with the kernel, with the means to cancel it."""
@@ -37,14 +38,14 @@ class Caller(Protocol):
 class HttpCaller:
     """Streams from an OpenAI-compatible server over a connection of its own."""
 
-    def __init__(self, workload: Workload, template: BodyTemplate, connection: HttpConnection, head: bytes) -> None:
-        self._workload = workload
+    def __init__(self, prompts: Prompts, template: BodyTemplate, connection: HttpConnection, head: bytes) -> None:
+        self._prompts = prompts
         self._template = template
         self._connection = connection
         self._head = head
 
     def ask(self, draw: Draw, sent: Sent, on_first: FirstToken, cut_after: int | None = None) -> Outcome:
-        body = self._template.render(self._workload, draw)
+        body = self._template.render(self._prompts, draw)
         reading = StreamReading(self._template.endpoint, on_first, cut_after, self._connection.cancel)
         try:
             self._connection.send(b"%s%d\r\n\r\n%s" % (self._head, len(body), body), reading.response)
@@ -61,15 +62,15 @@ class HttpCaller:
 class DirectCaller:
     """Submits over the link that all users of the process share."""
 
-    def __init__(self, workload: Workload, link: DirectLink) -> None:
-        self._workload = workload
+    def __init__(self, prompts: Prompts, link: DirectLink) -> None:
+        self._prompts = prompts
         self._link = link
 
     def ask(self, draw: Draw, sent: Sent, on_first: FirstToken, cut_after: int | None = None) -> Outcome:
         tried_ns = monotonic_ns()
         try:
             flight = self._link.submit(
-                self._workload.int32(draw), draw.max_tokens, on_first=on_first, cut_after=cut_after
+                self._prompts.int32(draw.pieces), draw.max_tokens, on_first=on_first, cut_after=cut_after
             )
         except Trouble as trouble:
             return _failed(tried_ns, trouble)
@@ -93,17 +94,17 @@ class Drive:
     close: Callable[[], None] = lambda: None
 
 
-def open_drive(spec: LoadSpec, workload: Workload, reactor: Reactor) -> Drive:
+def open_drive(spec: LoadSpec, prompts: Prompts, reactor: Reactor) -> Drive:
     """Make the drive that the spec names ready, file limit and all. Raises UsageError."""
     if spec.drive == "rpc":
         raise_file_limit(0)
         link = DirectLink(spec.target, spec.connect_timeout_s, spec.read_timeout_s)
-        return Drive(direct_callers(workload, link), "submit", link.close)
+        return Drive(direct_callers(prompts, link), "submit", link.close)
     if spec.drive != "http":
         raise UsageError(f"unknown drive {spec.drive!r}; use rpc or http")
     raise_file_limit(spec.users)
     endpoint = endpoint_named(spec.endpoint)
-    workload.prepare(endpoint)
+    prompts.prepare(endpoint)
     key = os.environ.get("OPENAI_API_KEY")
     target = HttpTarget.resolve(spec.target, PATHS[endpoint], verify=spec.tls_verify)
     head = target.head(f"Bearer {key}" if key else None, spec.headers, keep_alive=spec.keep_alive)
@@ -113,14 +114,14 @@ def open_drive(spec: LoadSpec, workload: Workload, reactor: Reactor) -> Drive:
         connection = HttpConnection(
             target, reactor, spec.connect_timeout_s, spec.read_timeout_s, keep_alive=spec.keep_alive
         )
-        return HttpCaller(workload, template, connection, head)
+        return HttpCaller(prompts, template, connection, head)
 
     return Drive(make_caller, PATHS[endpoint])
 
 
-def direct_callers(workload: Workload, link: DirectLink) -> MakeCaller:
+def direct_callers(prompts: Prompts, link: DirectLink) -> MakeCaller:
     """Give what makes one direct caller a user; they share the link."""
-    return lambda: DirectCaller(workload, link)
+    return lambda: DirectCaller(prompts, link)
 
 
 def _failed(tried_ns: int, trouble: Trouble) -> Outcome:

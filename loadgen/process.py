@@ -76,7 +76,7 @@ class LoadProcess:
         if spec.users < 1 or spec.spawn_rate <= 0:
             raise UsageError(f"cannot run {spec.users} users at {spec.spawn_rate} users/s: both must be positive")
         clock, workload, schedule, habits = KernelClock(), Workload(spec.workload), schedule_of(spec), Habits.of(spec)
-        self._drive = open_drive(spec, workload, Reactor(clock))
+        self._drive = open_drive(spec, workload.prompts, Reactor(clock))
         least = LEAST_FAILURES if schedule else max(LEAST_FAILURES, FAILURES_A_USER * spec.users)
         rule = FailingRule(spec.give_up_s, least)
         paths = Path(spec.requests_path), Path(spec.client_path)

@@ -148,6 +148,7 @@ class Recorder:
 
 
 def _row(worker: int, seq: int, draw: Draw, outcome: Outcome, scheduled_ns: int | None) -> RequestRow:
+    place = draw.place
     return RequestRow(
         worker=worker,
         seq=seq,
@@ -171,4 +172,7 @@ def _row(worker: int, seq: int, draw: Draw, outcome: Outcome, scheduled_ns: int 
         merged_chunks=outcome.merged_chunks,
         client_lag_ns=outcome.client_lag_ns,
         first_answer_ns=outcome.first_answer_ns,
+        session=place.session,
+        turn=place.turn,
+        shared_prefix=place.shared_prefix,
     )

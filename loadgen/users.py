@@ -35,7 +35,8 @@ class LoadUser(User):
         self._crew = crew
         self._index = crew.next_index()
         self._caller = crew.make_caller()
-        self._n = 0
+        self._requests = crew.workload.requests(crew.first_user + self._index)
+        self._answer_tokens: int | None = None
         self._failures = 0
 
     def on_start(self) -> None:
@@ -51,8 +52,9 @@ class LoadUser(User):
         crew = self._crew
         if crew.stopping:
             raise StopUser
-        draw = crew.workload.draw(crew.first_user + self._index, self._n)
-        self._n += 1
+        draw = self._requests.next(self._answer_tokens)
+        if draw is None:
+            raise StopUser
         if crew.schedule is not None:
             due_ns = crew.await_due()
             if due_ns is None:
@@ -91,6 +93,7 @@ class LoadUser(User):
             ticket.end(draw, cut, due_ns)
             raise
         ticket.end(draw, outcome, due_ns)
+        self._answer_tokens = outcome.output_tokens if outcome.error_kind in (None, kinds.ABORTED) else None
         if first and not told:
             crew.first_tried()
         self.environment.events.request.fire(

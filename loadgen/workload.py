@@ -1,118 +1,175 @@
 """Seeded synthetic requests. Request n of user u is the same in every run, whatever the timing.
 
-A pool of token ids is drawn once; a prompt is a slice of it behind a few tokens that belong to this request alone, so
-that no two prompts share a prefix (a prefix cache would otherwise answer) and making one costs a copy of bytes.
+In a session that also holds for every later turn, as long as the answers before it came to the same number of tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from contracts.load import WorkloadSpec
+from contracts.load import SessionSpec, WorkloadSpec
+from loadgen.lengths import read_lengths
+from loadgen.prompts import ASSISTANT, SYSTEM, USER, Pieces, Prompts, make_pieces, mix
 
-FIRST_ID, LAST_ID = 256, 31999
-_IDS = LAST_ID - FIRST_ID + 1
-_POOL_TOKENS = 1 << 20
-_OWN_TOKENS = 4
-_JSON_WIDTH = 6  # five digits, padded with blanks (JSON allows them), and a comma: any slice is a memory copy
 _MASK = (1 << 64) - 1
-# Frequent English words that byte-pair vocabularies hold whole with their blank, so that words are about tokens.
-_WORD_LIST = (
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
-    "one you were all her she there would their we him been has when who will no more if out so up said what its "
-    "about than into them can only other time new some could these two may first then do any like my now over such"
-)
-_WORDS = _WORD_LIST.split()
+_PREFIX, _TURNS, _ANSWER = 0x9F1E, 0x7065, 0xA125  # what else than a prompt is drawn from a seed or a request
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs, as far as that applies: the user's session and turn (from 0), its prefix's group."""
+
+    session: int | None = None
+    turn: int | None = None
+    shared_prefix: int | None = None
+
+
+NOWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One request of the workload: its two lengths in tokens, and where in the pool its prompt lies."""
+    """One request of the workload: its two lengths in tokens, and what its prompt is made of."""
 
     user: int
     n: int
     prompt_tokens: int
     max_tokens: int
-    offset: int
-    own: tuple[int, ...]
+    pieces: Pieces
+    place: Place = NOWHERE
+
+
+class Requests(Protocol):
+    """One user's requests, one after the other."""
+
+    def next(self, answer_tokens: int | None) -> Draw | None:
+        """Give the next request; None when there is none left.
+
+        `answer_tokens` is how many the last request brought; None after a failure, and at first.
+        """
 
 
 class Workload:
-    """Draws requests and renders their prompts. Draws from equal specs are equal."""
+    """Draws requests and renders their prompts. Draws from equal specs are equal. Raises UsageError."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
-        self._seed = _mix(spec.seed & _MASK)
-        self._prompt = _bounds(spec.isl, spec.isl_spread)
-        self._output = _bounds(spec.osl, spec.osl_spread)
-        pool = max(_POOL_TOKENS, 2 * self._prompt[1])
-        ids = np.random.default_rng(spec.seed).integers(FIRST_ID, LAST_ID + 1, size=pool, dtype=np.int32)
-        self._pool = pool
-        self._ids = ids
-        self._bytes = ids.astype("<i4").tobytes()
-        self._json = b""
-        self._words = b""
-        self._starts: list[int] = []
+        self._seed = mix(spec.seed & _MASK)
+        inputs = read_lengths(spec.isl, spec.isl_spread, what="isl")
+        outputs = inputs.partners
+        self._shift = 0 if outputs else 32
+        self._inputs = inputs.values
+        self._outputs = outputs or read_lengths(spec.osl, spec.osl_spread, what="osl").values
+        self._sessions = None if spec.session is None else _Sessions(spec.session)
+        groups = range(spec.prefix.groups if spec.prefix else 0)
+        tokens = spec.prefix.tokens if spec.prefix else 0
+        self._prefixes = [make_pieces(mix(self._seed ^ _PREFIX ^ group << 16), tokens, SYSTEM) for group in groups]
+        self._prefix_tokens = tokens
+        self._places = [Place(shared_prefix=group) for group in groups]
+        self.prompts = Prompts(spec.seed)
 
-    def prepare(self, endpoint: str | None) -> None:
-        """Render the pool for `json_ids` (completions) or `text` (chat, responses): a third of a second, done once."""
-        if endpoint == "completions" and not self._json:
-            self._json = b"".join([b"%5d," % number for number in self._ids.tolist()])
-        if endpoint in ("chat", "responses") and not self._words:
-            words = [_WORDS[number % len(_WORDS)].encode() + b" " for number in self._ids.tolist()]
-            self._words = b"".join(words)
-            self._starts = [0, *np.cumsum([len(word) for word in words]).tolist()]
+    def requests(self, user: int) -> Requests:
+        """Give the requests of the user with this number, sessions or not."""
+        return _Single(self, user) if self._sessions is None else _Turns(self, self._sessions, user)
 
     def draw(self, user: int, n: int) -> Draw:
-        """Draw request `n` (from 0) of the user with this number, in O(1)."""
-        a = _mix(self._seed ^ (user << 32) ^ n)
-        b = _mix(a)
-        low, high = self._prompt
-        prompt_tokens = low + a % (high - low + 1)
-        low, high = self._output
-        max_tokens = low + (a >> 32) % (high - low + 1)
-        own = []
-        rest = _mix(b)
-        for _ in range(min(_OWN_TOKENS, prompt_tokens)):
-            rest, digit = divmod(rest, _IDS)
-            own.append(FIRST_ID + digit)
-        return Draw(user, n, prompt_tokens, max_tokens, b % (self._pool - prompt_tokens), tuple(own))
+        """Draw request `n` (from 0) of the user with this number, in O(1): the first of a session, if there are any."""
+        a = mix(self._seed ^ (user << 32) ^ n)
+        b = mix(a)
+        prompt_tokens = self._inputs[a % len(self._inputs)]
+        max_tokens = self._outputs[(a >> self._shift) % len(self._outputs)]
+        pieces = make_pieces(b, prompt_tokens)
+        if not self._prefixes:
+            return Draw(user, n, prompt_tokens, max_tokens, pieces)
+        group = (b >> 40) % len(self._prefixes)
+        prompt_tokens += self._prefix_tokens
+        return Draw(user, n, prompt_tokens, max_tokens, self._prefixes[group] + pieces, self._places[group])
+
+    def output_tokens(self, key: int) -> int:
+        """Draw a later turn's output tokens by a key of 64 bits."""
+        return self._outputs[key % len(self._outputs)]
+
+    def session_key(self, user: int, session: int) -> int:
+        return mix(self._seed ^ (user << 32) ^ session ^ _TURNS << 48)
 
     def chance(self, draw: Draw, use: int) -> float:
         """Give a number from 0 to below 1 that belongs to this request and this use of it."""
-        return (_mix(_mix(self._seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
+        return (mix(mix(self._seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
 
     def token_ids(self, draw: Draw) -> list[int]:
         """Give the prompt as a list of token ids; for tests and tools, not for the hot path."""
-        return list(np.frombuffer(self.int32(draw), dtype="<i4").tolist())
-
-    def int32(self, draw: Draw) -> bytes:
-        """Give the prompt as little-endian int32 token ids."""
-        own = np.asarray(draw.own, dtype="<i4").tobytes()
-        start = 4 * (draw.offset + len(draw.own))
-        return own + self._bytes[start : 4 * (draw.offset + draw.prompt_tokens)]
-
-    def json_ids(self, draw: Draw) -> bytes:
-        """Give the prompt's token ids as the inside of a JSON array."""
-        self.prepare("completions")
-        start = _JSON_WIDTH * (draw.offset + len(draw.own))
-        own = b"".join(b"%d," % number for number in draw.own)
-        return (own + self._json[start : _JSON_WIDTH * (draw.offset + draw.prompt_tokens)])[:-1]
-
-    def text(self, draw: Draw) -> bytes:
-        """Give a prompt of about as many tokens as text without quotes: one frequent word stands for one token."""
-        self.prepare("chat")
-        own = b"".join(_WORDS[number % len(_WORDS)].encode() + b"%d " % number for number in draw.own)
-        start, end = self._starts[draw.offset + len(draw.own)], self._starts[draw.offset + draw.prompt_tokens]
-        return own + self._words[start:end]
+        return list(np.frombuffer(self.prompts.int32(draw.pieces), dtype="<i4").tolist())
 
 
-def _bounds(mean: int, spread: float) -> tuple[int, int]:
-    return max(1, round(mean * (1 - spread))), max(1, round(mean * (1 + spread)))
+class _Sessions:
+    """What all sessions have in common: their tables."""
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self.turns = read_lengths(spec.turns, what="turns").values
+        self.turn_isl = read_lengths(spec.turn_isl, what="turn-isl").values
+        self.max_context = spec.max_context
 
 
-def _mix(value: int) -> int:
-    """Scramble 64 bits: one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+class _Single:
+    """Requests that know nothing of each other."""
+
+    def __init__(self, workload: Workload, user: int) -> None:
+        self._workload = workload
+        self._user = user
+        self._n = 0
+
+    def next(self, answer_tokens: int | None) -> Draw:  # noqa: ARG002 - the protocol's
+        draw = self._workload.draw(self._user, self._n)
+        self._n += 1
+        return draw
+
+
+class _Turns:
+    """One session after the other: a turn's prompt is the last one's, its answer, and some new tokens.
+
+    The answer is stood for by as many tokens of the pool. A turn that failed ends its session.
+    """
+
+    def __init__(self, workload: Workload, sessions: _Sessions, user: int) -> None:
+        self._workload = workload
+        self._sessions = sessions
+        self._user = user
+        self._n = -1
+        self._session = -1
+        self._key = 0
+        self._turn = 0
+        self._left = 0
+        self._last: Draw | None = None
+
+    def next(self, answer_tokens: int | None) -> Draw:
+        self._n += 1
+        draw = None
+        if self._left and self._last is not None and answer_tokens is not None:
+            draw = self._go_on(self._last, min(answer_tokens, self._last.max_tokens))
+        if draw is None:
+            draw = self._begin()
+        self._left -= 1
+        self._last = draw
+        return draw
+
+    def _begin(self) -> Draw:
+        self._session += 1
+        self._turn = 0
+        self._key = self._workload.session_key(self._user, self._session)
+        self._left = self._sessions.turns[self._key % len(self._sessions.turns)]
+        first = self._workload.draw(self._user, self._session)
+        return replace(first, n=self._n, place=replace(first.place, session=self._session, turn=0))
+
+    def _go_on(self, last: Draw, answer_tokens: int) -> Draw | None:
+        self._turn += 1
+        sessions = self._sessions
+        key = mix(self._key ^ self._turn)
+        new_tokens = sessions.turn_isl[(key >> 32) % len(sessions.turn_isl)]
+        max_tokens = self._workload.output_tokens(key)
+        prompt_tokens = last.prompt_tokens + answer_tokens + new_tokens
+        if sessions.max_context is not None and prompt_tokens + max_tokens > sessions.max_context:
+            return None
+        answer = make_pieces(mix(key ^ _ANSWER), answer_tokens, ASSISTANT) if answer_tokens else ()
+        pieces = (*last.pieces, *answer, *make_pieces(mix(key), new_tokens, USER))
+        place = replace(last.place, turn=self._turn)
+        return Draw(self._user, self._n, prompt_tokens, max_tokens, pieces, place)

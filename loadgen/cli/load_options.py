@@ -3,9 +3,9 @@
 import argparse
 
 from contracts.errors import UsageError
-from contracts.load import WorkloadSpec
 from harness.plan import LoadPlan
 from loadgen.cli import parsing
+from loadgen.cli.workload_options import add_workload_options, think_s, workload_spec
 
 RAMP_USERS_PER_S = 700
 MIN_RAMP_S = 0.2
@@ -17,13 +17,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--requests", type=parsing.count, metavar="N", help="end the window after so many requests")
     parser.add_argument("--warmup", type=parsing.not_negative, metavar="S", help="least warm-up, s (default: 4)")
     parser.add_argument("--drain", type=parsing.positive, metavar="S", default=60.0, help="time to end what runs (60)")
-    parser.add_argument(
-        "--isl", type=parsing.count, metavar="N", default=4096, help="prompt tokens, mean (%(default)s)"
-    )
-    parser.add_argument("--osl", type=parsing.count, metavar="N", default=64, help="output tokens, mean (%(default)s)")
-    parser.add_argument(
-        "--spread", type=parsing.fraction, metavar="F", default=0.1, help="lengths are uniform within +-F (0.1)"
-    )
+    add_workload_options(parser)
     parser.add_argument(
         "--endpoint",
         choices=["completions", "chat", "responses"],
@@ -38,9 +32,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rate", type=parsing.positive, metavar="R", help="requests/s of an open loop")
     parser.add_argument("--burstiness", type=parsing.positive, metavar="B", default=1.0, help="of --arrival gamma (1)")
-    parser.add_argument(
-        "--think", type=parsing.not_negative, metavar="S", default=0.0, help="pause between requests (0)"
-    )
+    parser.add_argument("--think", type=parsing.not_negative, metavar="S", help="pause between a user's requests (0)")
     parser.add_argument(
         "--abort-fraction", type=parsing.fraction, metavar="F", default=0.0, help="share of requests that are cut (0)"
     )
@@ -65,13 +57,10 @@ def load_plan(
     """Make the load's plan; `duration_s` and `warmup_s` hold where the options say nothing. Raises UsageError."""
     if (options.arrival == "closed") != (options.rate is None):
         raise UsageError("--arrival constant, poisson or gamma goes with --rate R, and a closed loop goes without")
-    workload = WorkloadSpec(
-        isl=options.isl, osl=options.osl, isl_spread=options.spread, osl_spread=options.spread, seed=options.seed
-    )
     return LoadPlan(
         drive=drive,
         endpoint=options.endpoint,
-        workload=workload,
+        workload=workload_spec(options),
         duration_s=options.duration or (None if options.requests else duration_s),
         requests=options.requests,
         warmup_s=warmup_s if options.warmup is None else options.warmup,
@@ -81,7 +70,7 @@ def load_plan(
         arrival=options.arrival,
         rate_rps=options.rate,
         burstiness=options.burstiness,
-        think_s=options.think,
+        think_s=think_s(options),
         abort_fraction=options.abort_fraction,
         abort_after_tokens=options.abort_after,
         give_up_s=options.give_up,

@@ -30,7 +30,7 @@ def test_ten_thousand_requests_each_get_exactly_their_own_tokens_in_order_and_on
     def user(link: DirectLink, number: int) -> None:
         for n in range(50):
             draw = WORKLOAD.draw(number, n)
-            prompt = WORKLOAD.int32(draw)
+            prompt = WORKLOAD.prompts.int32(draw.pieces)
             flight = link.submit(prompt, draw.max_tokens, on_first=lambda _: None)
             link.wait(flight)
             got = list(struct.unpack(f"<{len(flight.tokens) // 4}i", flight.tokens))
@@ -76,7 +76,7 @@ def test_a_chunk_is_stamped_once_with_the_number_of_its_tokens(tmp_path: Path) -
 def test_each_misbehaviour_is_a_failure_of_its_kind_and_the_link_lives_on(tmp_path: Path, case: str, kind: str) -> None:
     with server("fake_direct.py", tmp_path / "socket", case):
         link = link_to(tmp_path / "socket", read_timeout_s=0.2)
-        caller = direct_callers(WORKLOAD, link)()
+        caller = direct_callers(WORKLOAD.prompts, link)()
         for n in range(2):
             outcome = caller.ask(WORKLOAD.draw(0, n), lambda _: None, lambda _: None)
             assert outcome.error_kind == kind
@@ -97,7 +97,7 @@ def test_a_lost_connection_fails_all_in_flight(tmp_path: Path) -> None:
 
 
 def test_no_socket_at_the_path_is_a_refused_connection(tmp_path: Path) -> None:
-    outcome = direct_callers(WORKLOAD, link_to(tmp_path / "none"))().ask(
+    outcome = direct_callers(WORKLOAD.prompts, link_to(tmp_path / "none"))().ask(
         WORKLOAD.draw(0, 0), lambda _: None, lambda _: None
     )
     assert outcome.error_kind == kinds.CONNECT_REFUSED

@@ -40,7 +40,7 @@ def caller_for(url: str, case: str, endpoint: str = "completions", **more: Any) 
     target = HttpTarget.resolve(url, PATHS[endpoint], verify=settings.pop("verify", True))
     head = target.head(keep_alive=settings.get("keep_alive", True))
     connection = HttpConnection(target, Reactor(KernelClock()), **settings)
-    return HttpCaller(WORKLOAD, BodyTemplate(endpoint, case), connection, head)
+    return HttpCaller(WORKLOAD.prompts, BodyTemplate(endpoint, case), connection, head)
 
 
 def ask(caller: Caller, n: int = 0, sent: Sent = lambda _: None) -> Outcome:
@@ -249,7 +249,7 @@ def test_a_stamp_from_before_the_wall_clock_was_set_is_not_believed(port: int) -
     clock = KernelClock()
     target = HttpTarget.resolve(f"http://127.0.0.1:{port}", PATHS["completions"])
     connection = HttpConnection(target, Reactor(clock), 1, 2)
-    caller = HttpCaller(WORKLOAD, BodyTemplate("completions", "paced"), connection, target.head())
+    caller = HttpCaller(WORKLOAD.prompts, BodyTemplate("completions", "paced"), connection, target.head())
     for step_ns in (-3_600_000_000_000, 3_600_000_000_000):
         clock.offset_ns += step_ns
         before = now_ns()

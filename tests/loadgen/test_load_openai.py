@@ -207,7 +207,7 @@ def test_no_document_whatever_its_types_raises(documents: list[Any], endpoint: s
 def test_a_body_is_json_with_what_a_server_needs(endpoint: str) -> None:
     workload = Workload(WorkloadSpec(isl=12, osl=4, isl_spread=0))
     draw = workload.draw(1, 2)
-    body = json.loads(BodyTemplate(endpoint, 'a "model"').render(workload, draw))
+    body = json.loads(BodyTemplate(endpoint, 'a "model"').render(workload.prompts, draw))
     prompt = body.pop("messages", None) or body.pop("prompt")
     assert body == {
         "model": 'a "model"',
@@ -217,7 +217,7 @@ def test_a_body_is_json_with_what_a_server_needs(endpoint: str) -> None:
         "max_tokens": draw.max_tokens,
     }
     if endpoint == "chat":
-        assert prompt == [{"role": "user", "content": workload.text(draw).decode()}]
+        assert prompt == [{"role": "user", "content": workload.prompts.text(draw.pieces).decode()}]
     else:
         assert prompt == workload.token_ids(draw)
 
@@ -232,7 +232,7 @@ def test_an_endpoint_may_be_named_or_given_as_its_path() -> None:
 def test_extra_body_fields_are_added_replace_ours_or_take_them_out(endpoint: str) -> None:
     workload = Workload(WorkloadSpec(isl=12, osl=4))
     extra = {"ignore_eos": None, "temperature": 0.5, "stream_options": {"include_usage": False}}
-    body = json.loads(BodyTemplate(endpoint, "m", extra).render(workload, workload.draw(0, 0)))
+    body = json.loads(BodyTemplate(endpoint, "m", extra).render(workload.prompts, workload.draw(0, 0)))
     assert "ignore_eos" not in body
     assert (body["temperature"], body["stream_options"]) == (0.5, {"include_usage": False})
 
@@ -246,8 +246,8 @@ def test_an_extra_field_that_the_workload_sets_is_refused(name: str) -> None:
 def test_the_responses_api_takes_the_prompt_as_input_and_its_own_limit() -> None:
     workload = Workload(WorkloadSpec(isl=12, osl=4))
     draw = workload.draw(0, 0)
-    body = json.loads(BodyTemplate("responses", "m").render(workload, draw))
-    assert (body["input"], body["max_output_tokens"]) == (workload.text(draw).decode(), draw.max_tokens)
+    body = json.loads(BodyTemplate("responses", "m").render(workload.prompts, draw))
+    assert (body["input"], body["max_output_tokens"]) == (workload.prompts.text(draw.pieces).decode(), draw.max_tokens)
     assert "stream_options" not in body
 
 

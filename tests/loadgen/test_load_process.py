@@ -321,7 +321,7 @@ folder, socket = sys.argv[1:]
 workload = Workload(WorkloadSpec(isl=8, osl=4))
 rows = []
 recorder = Recorder(0, Path(folder, "requests.arrow"), Path(folder, "client.arrow"), rows.append)
-callers = direct_callers(workload, DirectLink(socket, 1, 1))
+callers = direct_callers(workload.prompts, DirectLink(socket, 1, 1))
 crew = Crew(workload, recorder, callers, "submit", 2, 0, 100.0, lambda: None)
 environment = LoadEnvironment(crew, DirectUser)
 runner = environment.create_local_runner()

@@ -1,0 +1,133 @@
+"""Prompts as slices of a pool of token ids that is drawn once, rendered in whatever form an endpoint takes.
+
+A slice stands behind a few tokens of its own, so that no two prompts share a prefix (a prefix cache would otherwise
+answer) unless they are meant to, and making one costs a copy of bytes.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+FIRST_ID, LAST_ID = 256, 31999
+USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+LONGEST_PIECE = 1 << 19
+_IDS = LAST_ID - FIRST_ID + 1
+_POOL_TOKENS = 2 * LONGEST_PIECE
+_OWN_TOKENS = 4
+_OWN = struct.Struct("<4i")
+_JSON_WIDTH = 6  # five digits, padded with blanks (JSON allows them), and a comma: any slice is a memory copy
+_MASK = (1 << 64) - 1
+# Frequent English words that byte-pair vocabularies hold whole with their blank, so that words are about tokens.
+_WORD_LIST = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so up said what its "
+    "about than into them can only other time new some could these two may first then do any like my now over such"
+)
+_WORDS = _WORD_LIST.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a prompt: some tokens of its own, then the pool's from `start` to `end`. `role` is a chat role."""
+
+    own: tuple[int, ...]
+    start: int
+    end: int
+    role: str = USER
+
+    @property
+    def tokens(self) -> int:
+        return len(self.own) + self.end - self.start
+
+
+Pieces = tuple[Piece, ...]
+
+
+def make_pieces(key: int, tokens: int, role: str = USER) -> Pieces:
+    """Make the stretch of so many tokens that belongs to a 64-bit key: equal keys begin alike, others do not."""
+    if tokens > LONGEST_PIECE:
+        return make_pieces(key, LONGEST_PIECE, role) + make_pieces(mix(key), tokens - LONGEST_PIECE, role)
+    rest = mix(key)
+    if tokens < _OWN_TOKENS:
+        return (Piece(tuple(FIRST_ID + rest // _IDS**place % _IDS for place in range(tokens)), 0, 0, role),)
+    rest, one = divmod(rest, _IDS)
+    rest, two = divmod(rest, _IDS)
+    rest, three = divmod(rest, _IDS)
+    own = (FIRST_ID + one, FIRST_ID + two, FIRST_ID + three, FIRST_ID + rest % _IDS)
+    start = key % (_POOL_TOKENS - LONGEST_PIECE)
+    return (Piece(own, start, start + tokens - _OWN_TOKENS, role),)
+
+
+class Prompts:
+    """The pool that pieces are cut from, and their rendering. Equal seeds give equal pools."""
+
+    def __init__(self, seed: int) -> None:
+        ids = np.random.default_rng(seed).integers(FIRST_ID, LAST_ID + 1, size=_POOL_TOKENS, dtype=np.int32)
+        self._ids = ids
+        self._bytes = ids.astype("<i4").tobytes()
+        self._json = b""
+        self._words = b""
+        self._starts: list[int] = []
+
+    def prepare(self, endpoint: str | None) -> None:
+        """Render the pool for `json_ids` (completions) or text (chat, responses): a third of a second, done once."""
+        if endpoint == "completions" and not self._json:
+            self._json = b"".join([b"%5d," % number for number in self._ids.tolist()])
+        if endpoint in ("chat", "responses") and not self._words:
+            words = [_WORDS[number % len(_WORDS)].encode() + b" " for number in self._ids.tolist()]
+            self._words = b"".join(words)
+            self._starts = [0, *np.cumsum([len(word) for word in words]).tolist()]
+
+    def int32(self, pieces: Pieces) -> bytes:
+        """Give the prompt as little-endian int32 token ids."""
+        parts = []
+        for piece in pieces:
+            own = piece.own
+            parts.append(_OWN.pack(*own) if len(own) == _OWN_TOKENS else struct.pack(f"<{len(own)}i", *own))
+            parts.append(self._bytes[4 * piece.start : 4 * piece.end])
+        return b"".join(parts)
+
+    def json_ids(self, pieces: Pieces) -> bytes:
+        """Give the prompt's token ids as the inside of a JSON array."""
+        self.prepare("completions")
+        parts = []
+        for piece in pieces:
+            if piece.own:
+                parts.append(b"%d,%d,%d,%d" % piece.own if len(piece.own) == _OWN_TOKENS else _join(piece.own))
+            if piece.end > piece.start:
+                parts.append(self._json[_JSON_WIDTH * piece.start : _JSON_WIDTH * piece.end - 1])
+        return b",".join(parts)
+
+    def text(self, pieces: Pieces) -> bytes:
+        """Give a prompt of about as many tokens as text without quotes: one frequent word stands for one token."""
+        self.prepare("chat")
+        parts = []
+        for piece in pieces:
+            parts += [_WORDS[number % len(_WORDS)].encode() + b"%d " % number for number in piece.own]
+            parts.append(self._words[self._starts[piece.start] : self._starts[piece.end]])
+        return b"".join(parts)
+
+    def messages(self, pieces: Pieces) -> bytes:
+        """Give the prompt as the inside of a JSON array of chat messages, a new one wherever the role changes."""
+        parts = []
+        at = 0
+        while at < len(pieces):
+            end, role = at + 1, pieces[at].role
+            while end < len(pieces) and pieces[end].role == role:
+                end += 1
+            parts.append(b'{"role":"%s","content":"%s"}' % (role.encode(), self.text(pieces[at:end])))
+            at = end
+        return b",".join(parts)
+
+
+def _join(ids: tuple[int, ...]) -> bytes:
+    return b",".join([b"%d" % number for number in ids])
+
+
+def mix(value: int) -> int:
+    """Scramble 64 bits: one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

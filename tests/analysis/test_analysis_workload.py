@@ -1,0 +1,51 @@
+"""What analysis makes of the workload that a plan records: named in the report, and never compared with another one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import Recipe, write_sweep
+
+from analysis.study import Study, study_sweep
+from analysis.versus import refusals
+from analysis.view import make_view
+
+SESSIONS = {"session": {"turns": 3, "turn_isl": 100, "max_context": None}, "prefix": {"groups": 4, "tokens": 2048}}
+
+
+def sweep(path: Path, **workload: Any) -> Study:
+    write_sweep(path, [("1", 4, 1, Recipe())])
+    document = json.loads((path / "sweep.json").read_text())
+    document["plan"] |= workload
+    (path / "sweep.json").write_text(json.dumps(document))
+    return study_sweep(path)
+
+
+def test_equal_workloads_may_be_compared_and_absent_options_are_their_defaults(tmp_path: Path) -> None:
+    old = sweep(tmp_path / "old")
+    new = sweep(tmp_path / "new", arrival="closed", burstiness=1.0, think_s=0.0, session=None, prefix=None)
+    assert refusals(old, new, cross_machine=False) == []
+
+
+@pytest.mark.parametrize(
+    ("workload", "named"),
+    [
+        ({"isl": "lognormal:mean=4096,cv=1"}, "isl is 4096 in one and lognormal:mean=4096,cv=1 in the other"),
+        ({"lengths_digest": "ab"}, "lengths_digest"),
+        ({"session": SESSIONS["session"]}, "session.turns is None in one and 3 in the other"),
+        ({"prefix": SESSIONS["prefix"]}, "prefix.groups"),
+        ({"arrival": "poisson", "rate_rps": 5.0}, "arrival is closed in one and poisson in the other"),
+        ({"think_s": 1.0}, "think_s"),
+    ],
+)
+def test_another_workload_is_refused_by_name(tmp_path: Path, workload: dict[str, Any], named: str) -> None:
+    reasons = refusals(sweep(tmp_path / "one"), sweep(tmp_path / "two", **workload), cross_machine=False)
+    assert any(named in reason for reason in reasons)
+
+
+def test_the_report_says_which_workload_was_run(tmp_path: Path) -> None:
+    meta = make_view(sweep(tmp_path / "one", **SESSIONS)).meta
+    assert "ISL 4096" in meta
+    assert "sessions of 3 turns, each with 100 new tokens" in meta
+    assert "4 shared prefixes of 2048 tokens" in meta
