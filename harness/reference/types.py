@@ -71,6 +71,61 @@ class SamplingParams:
     prompt_tokens_start: int | None = None
 
 
+@dataclass(slots=True)
+class ContextPhaseParams:
+    """What a generation server learns of a request's context phase, in the engine's form."""
+
+    first_gen_tokens: list[int]
+    request_id: int | None
+    opaque_state: bytes | None
+    draft_tokens: list[int] | None
+    ctx_dp_rank: int | None
+    info_endpoint: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class DisaggregatedParams:
+    """What a request of disaggregated serving carries, with the original's names.
+
+    `first_gen_tokens` are those that the context server sampled, one per beam; `opaque_state` is what the cache
+    transceiver needs to find the cache there (bytes that nobody reads here, and everybody copies).
+    """
+
+    request_type: str
+    first_gen_tokens: list[int] | None = None
+    first_gen_log_probs: list[Any] | None = None
+    first_gen_logits: list[Any] | None = None
+    ctx_request_id: int | None = None
+    opaque_state: bytes | None = None
+    draft_tokens: list[int] | None = None
+    disagg_request_id: int | None = None
+    ctx_dp_rank: int | None = None
+    ctx_info_endpoint: str | None = None
+    schedule_style: int | None = None
+    multimodal_embedding_handles: list[Any] | None = None
+    multimodal_hashes: list[list[int]] | None = None
+    mrope_position_ids_handle: Any = None
+    mrope_position_deltas_handle: Any = None
+
+    def context_phase(self) -> ContextPhaseParams | None:
+        """Give the engine's form; None for a request whose prompt is read here. Raises ValueError."""
+        if self.request_type == "context_and_generation":
+            return None
+        if self.request_type != "generation_only":
+            raise ValueError(f"request_type {self.request_type}: this stack has no context server's side")
+        if not self.first_gen_tokens:
+            raise ValueError("a generation_only request must bring first_gen_tokens")
+        request_id = self.ctx_request_id if self.disagg_request_id is None else self.disagg_request_id
+        return ContextPhaseParams(
+            self.first_gen_tokens,
+            request_id,
+            self.opaque_state,
+            self.draft_tokens,
+            self.ctx_dp_rank,
+            self.ctx_info_endpoint,
+        )
+
+
 class GenerationRequest:
     """One request on its way to rank 0. A plain class on purpose: its repr does not spell out the tokens."""
 
@@ -86,7 +141,7 @@ class GenerationRequest:
         self.query_token_ids: list[int] | None = None
         self.lora_request: Any = None
         self.prompt_adapter_request: Any = None
-        self.disaggregated_params: Any = None
+        self.disaggregated_params: DisaggregatedParams | None = None
         self.scheduling_params: Any = None
         self.conversation_params: Any = None
         self.multimodal_params: Any = None

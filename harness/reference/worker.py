@@ -154,12 +154,14 @@ class RpcWorker:
         return True
 
     def _enqueue_request(self, client_id: int, request: GenerationRequest, result: WorkerResult) -> None:
+        disaggregated = request.disaggregated_params
         engine_request = EngineRequest(
             client_id,
             self._token_ids(request),
             request.sampling_params,
             streaming=request.streaming,
             arrival_time=time.monotonic(),
+            context_phase=None if disaggregated is None else disaggregated.context_phase(),
         )
         request_id = self._executor.enqueue_request(engine_request)
         with self._lock:

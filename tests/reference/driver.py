@@ -9,14 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from contracts import direct as wire
+from harness.reference.engine.device import expected_tokens
+from harness.reference.rpc.envelope import RPCRequest, seal
 
 FAST = {"REFSTACK_DEVICE_BASE_MS": "0.5", "REFSTACK_DEVICE_CALLS": "4", "REFSTACK_RPC_POLL_MS": "1"}
 
@@ -98,6 +103,10 @@ class DirectClient:
     async def connect(cls, path: Path) -> "DirectClient":
         return cls(*await asyncio.open_unix_connection(str(path)))
 
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer.tokens) for answer in self._answers.values())
+
     def submit(self, prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = True) -> tuple[int, Answer]:
         self._tag += 1
         answer = self._answers[self._tag] = Answer()
@@ -173,3 +182,77 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def kill_and_await_the_end_of(stack: Stack, pids: Sequence[int]) -> None:
+    """Kill the server alone; the processes that it had started must end by themselves."""
+    stack.process.kill()
+    stack.process.wait()
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(alive(pid) for pid in pids)
+
+
+async def random_shapes(
+    path: Path, count: int, rng: random.Random, expected: Callable[..., list[int]] = expected_tokens
+) -> int:
+    """Send `count` requests, some refused, some aborted; each must get exactly its own tokens, in order, once.
+
+    Return how many tokens came.
+    """
+
+    async def one(client: DirectClient, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            prompt, length = random_prompt(rng), rng.randint(1, 24)
+            kind = rng.random()
+            if kind < 0.02:
+                answer = await client.ask([], length)
+                assert answer.error is not None
+                assert "no tokens" in answer.error
+            elif kind < 0.06:
+                tag, answer = client.submit(prompt, 5000)
+                await asyncio.sleep(rng.random() * 0.02)
+                client.abort(tag)
+                await asyncio.wait_for(answer.done.wait(), 60)
+                assert answer.finish == wire.CANCELLED
+                assert answer.tokens == expected(prompt, len(answer.tokens))
+            else:
+                ignore_eos = rng.random() < 0.5
+                answer = await client.ask(prompt, length, ignore_eos=ignore_eos)
+                assert answer.error is None
+                assert answer.tokens == expected(prompt, length, ignore_eos=ignore_eos)
+
+    client = await DirectClient.connect(path)
+    gate = asyncio.Semaphore(200)
+    await asyncio.gather(*(one(client, gate) for _ in range(count)))
+    await client.close()
+    return client.tokens
+
+
+def altered(key: bytes) -> list[bytes]:
+    """A real request with its seal, cut and changed in every way that a wire might; and what is no message at all."""
+    sealed = seal(RPCRequest("shutdown", (), {}, need_response=False), key)
+    cuts = [sealed[:length] for length in (0, 1, 31, 32, 33, len(sealed) // 2, len(sealed) - 1)]
+    flips = [bytes([*sealed[:at], sealed[at] ^ 1, *sealed[at + 1 :]]) for at in (0, len(sealed) // 2, len(sealed) - 1)]
+    foreign = seal(RPCRequest("shutdown", (), {}, need_response=False), b"another key" * 3)
+    return [*cuts, *flips, sealed + b"\0", sealed[1:], foreign]
+
+
+def send_all(address: str, messages: list[bytes]) -> None:
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.connect(address)
+    for message in messages:
+        stranger.send(message)
+    stranger.close()  # lingers until all is sent
+    context.term()
+
+
+def until(what: Any, count: int) -> None:
+    deadline = threading.Event()
+    for _ in range(1000):
+        if what() >= count:
+            break
+        deadline.wait(0.01)
+    assert what() == count

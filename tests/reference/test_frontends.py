@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from driver import FAST, Stack, alive, get, running_stack, settled
+from driver import FAST, Stack, alive, get, kill_and_await_the_end_of, running_stack, settled
 from httpclient import exchange
 
 from contracts.errors import UsageError
@@ -76,12 +76,7 @@ def test_stopping_ends_all_front_ends(number: int) -> None:
 def test_front_ends_end_by_themselves_when_the_first_is_killed() -> None:
     with running_stack(REFSTACK_HTTP_FRONTENDS="3", **FAST) as stack:
         pids = [process["pid"] for process in get(stack, "/server_info")["processes"]]
-        stack.process.kill()
-        stack.process.wait()
-        deadline = time.monotonic() + 10
-        while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not any(alive(pid) for pid in pids)
+        kill_and_await_the_end_of(stack, pids)
 
 
 @pytest.mark.stack

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.stack
     "levers",
     [
         {},
+        {"OVERLAP": "off", "HOST_WORK": "lean", "STREAM_INTERVAL": "3"},
         {"JSON": "orjson"},
         {"POSTPROC_WORKERS": "2"},
         {"POSTPROC_WORKERS": "3", "JSON": "orjson", "STREAM_INTERVAL": "4", "HOST_WORK": "lean"},

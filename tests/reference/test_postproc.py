@@ -4,7 +4,7 @@ import time
 import urllib.error
 
 import pytest
-from driver import FAST, alive, get, running_stack
+from driver import FAST, alive, get, kill_and_await_the_end_of, running_stack
 from test_chunks import form_of
 
 from harness.reference.postproc.pool import Input
@@ -67,9 +67,4 @@ def test_the_stack_says_so_when_a_post_processing_process_dies_and_leaves_nothin
 def test_post_processing_processes_end_by_themselves_when_the_server_is_killed() -> None:
     with running_stack(REFSTACK_POSTPROC_WORKERS="2", **FAST) as stack:
         pids = [process["pid"] for process in get(stack, "/server_info")["processes"]]
-        stack.process.kill()
-        stack.process.wait()
-        deadline = time.monotonic() + 10
-        while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not any(alive(pid) for pid in pids)
+        kill_and_await_the_end_of(stack, pids)

@@ -1,3 +1,4 @@
+import math
 import socket
 
 import pytest
@@ -30,6 +31,46 @@ def test_no_request_is_routed_twice_and_no_rank_beyond_its_capacity(
     assert set(routed) <= {arrival.request_id for arrival in arrivals}
     for load, share in zip(loads, shares, strict=True):
         assert len(share) <= max(0, capacity - load.requests)
+
+
+def routed_plainly(arrivals: list[Arrival], loads: list[RankLoad], capacity: int) -> list[list[int]]:
+    """Do what `route` says it does, without its heap."""
+    ranks = range(len(loads))
+    counts, held = [load.requests for load in loads], [load.tokens for load in loads]
+    shares: list[list[int]] = [[] for _ in ranks]
+    limit = min(capacity, math.ceil((sum(counts) + len(arrivals)) / len(loads)))
+    obeyed = []
+    for arrival in arrivals:
+        if arrival.target is not None and counts[arrival.target] < capacity:
+            obeyed.append((arrival, arrival.target))
+            counts[arrival.target] += 1
+            held[arrival.target] += arrival.tokens
+    taken = {arrival.request_id for arrival, _ in obeyed}
+    for arrival, rank in obeyed:
+        shares[rank].append(arrival.request_id)
+    for arrival in sorted((one for one in arrivals if one.request_id not in taken), key=lambda one: -one.tokens):
+        with_room = [rank for rank in ranks if counts[rank] < limit]
+        if with_room:
+            rank = min(with_room, key=lambda rank: (held[rank], counts[rank], rank))
+            shares[rank].append(arrival.request_id)
+            counts[rank] += 1
+            held[rank] += arrival.tokens
+    return shares
+
+
+@given(cases())
+def test_targets_come_first_then_the_longest_goes_to_the_least_loaded(
+    case: tuple[list[Arrival], list[RankLoad], int],
+) -> None:
+    assert route(*case) == routed_plainly(*case)
+
+
+@given(cases())
+def test_a_request_is_left_out_only_when_every_rank_is_full(case: tuple[list[Arrival], list[RankLoad], int]) -> None:
+    arrivals, loads, capacity = case
+    shares = route(arrivals, loads, capacity)
+    if sum(map(len, shares)) < len(arrivals):
+        assert all(load.requests + len(share) >= capacity for load, share in zip(loads, shares, strict=True))
 
 
 @given(cases())

@@ -4,19 +4,17 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
-from driver import FAST, Stack, get, running_stack
-from httpclient import exchange
+from driver import altered, send_all, until
 
 from harness.reference.engine.device import expected_tokens
 from harness.reference.rpc.client import RPCClient
-from harness.reference.rpc.envelope import RPCError, RPCRequest, RPCResponse, seal, unseal
+from harness.reference.rpc.envelope import RPCError, RPCResponse, seal, unseal
 from harness.reference.rpc.socket import Receiving
 from harness.reference.settings import ReferenceSettings
-from harness.reference.types import GenerationRequest, Response, SamplingParams, WorkerInfo
+from harness.reference.types import GenerationRequest, Response, SamplingParams, WorkerInfo, request_class
 from harness.reference.worker import RpcWorker
 
 KEY = b"k" * 32
@@ -43,9 +41,9 @@ def client(address: str) -> Iterator[RPCClient]:
     client.close()
 
 
-def request(client_id: int, tokens: int = 40) -> GenerationRequest:
+def request(client_id: int, tokens: int = 40, wire_format: str = "list") -> GenerationRequest:
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    return GenerationRequest([client_id], sampling, streaming=True, arrival_time=0.0).set_id(client_id)
+    return request_class(wire_format)([client_id], sampling, streaming=True, arrival_time=0.0).set_id(client_id)
 
 
 async def answers(client: RPCClient, client_ids: set[int]) -> dict[int, list[int]]:
@@ -63,12 +61,18 @@ async def answers(client: RPCClient, client_ids: set[int]) -> dict[int, list[int
     return found
 
 
-def test_a_client_id_that_is_under_way_is_refused_and_counted_and_its_first_request_goes_on(client: RPCClient) -> None:
-    client.method("submit", request(5)).remote()
+@pytest.mark.parametrize("wire_format", ["list", "int32"])
+def test_a_client_id_that_is_under_way_is_refused_and_counted_and_its_first_request_goes_on(
+    client: RPCClient, wire_format: str
+) -> None:
+    def of(client_id: int) -> GenerationRequest:
+        return request(client_id, wire_format=wire_format)
+
+    client.method("submit", of(5)).remote()
     with pytest.raises(RPCError, match=r"DuplicateClientId.*\[5\]"):
-        client.method("submit", request(5, tokens=3)).remote()
+        client.method("submit", of(5)).remote()
     with pytest.raises(RPCError, match=r"DuplicateClientId.*\[5, 6\]"):
-        client.method("submit_batch", [request(6), request(5), request(7), request(6)]).remote()
+        client.method("submit_batch", [of(6), of(5), of(7), of(6)]).remote()
     found = asyncio.run(answers(client, {5, 6, 7}))
     assert found == {client_id: expected_tokens([client_id], 40) for client_id in (5, 6, 7)}
     info: WorkerInfo = client.method("info").remote()
@@ -83,36 +87,8 @@ def test_a_client_id_may_come_again_when_its_request_has_ended(client: RPCClient
     assert (info.duplicate_ids, info.submit_requests) == (0, 2)
 
 
-def altered() -> list[bytes]:
-    """A real request with real seal, cut and changed in every way that a wire might; and what is no message at all."""
-    sealed = seal(RPCRequest("shutdown", (), {}, need_response=False), KEY)
-    cuts = [sealed[:length] for length in (0, 1, 31, 32, 33, len(sealed) // 2, len(sealed) - 1)]
-    flips = [bytes([*sealed[:at], sealed[at] ^ 1, *sealed[at + 1 :]]) for at in (0, len(sealed) // 2, len(sealed) - 1)]
-    foreign = seal(RPCRequest("shutdown", (), {}, need_response=False), b"another key" * 3)
-    return [*cuts, *flips, sealed + b"\0", sealed[1:], foreign]
-
-
-def send_all(address: str, messages: list[bytes]) -> None:
-    context = zmq.Context()
-    stranger = context.socket(zmq.DEALER)
-    stranger.connect(address)
-    for message in messages:
-        stranger.send(message)
-    stranger.close()  # lingers until all is sent
-    context.term()
-
-
-def until(what: Any, count: int) -> None:
-    deadline = threading.Event()
-    for _ in range(1000):
-        if what() >= count:
-            break
-        deadline.wait(0.01)
-    assert what() == count
-
-
 def test_altered_messages_are_refused_and_counted_and_rank_0_lives_on(client: RPCClient, address: str) -> None:
-    messages = altered()
+    messages = altered(KEY)
     send_all(address, messages)
     until(lambda: client.method("info").remote().refused_messages, len(messages))
     client.method("submit", request(1)).remote()
@@ -134,19 +110,3 @@ def test_altered_answers_are_refused_and_counted_and_the_proxy_waits_for_the_rig
     client.close()
     router.close(0)
     context.term()
-
-
-@pytest.mark.stack
-@pytest.mark.parametrize("layout", ["pool", "leader", "thread"])
-def test_the_stack_counts_what_it_refused_and_lives_on(layout: str) -> None:
-    def refused(stack: Stack) -> int:
-        count: int = get(stack, "/server_info")["refused"]["messages_at_rank0"]
-        return count
-
-    with running_stack(REFSTACK_LAYOUT=layout, **FAST) as stack:
-        (folder,) = stack.folder.glob("refstack-*")
-        messages = altered()
-        send_all(f"ipc://{folder}/rpc", messages)
-        until(lambda: refused(stack), len(messages))
-        status, _ = asyncio.run(exchange(stack.url, "/v1/completions", {"prompt": [1], "max_tokens": 3}))
-        assert status == 200

@@ -1,58 +1,21 @@
 """A server that stops, or loses rank 0, answers what is in flight with an error, and leaves nothing behind."""
 
 import asyncio
-import json
-import os
 import signal
 
 import pytest
-from driver import FAST, DirectClient, Stack, alive, get, running_stack
-from httpclient import PATHS, exchange
+from driver import FAST, alive, get, running_stack
+from httpclient import PATHS, exchange, in_flight_when
 
 pytestmark = pytest.mark.stack
 
 SLOW = {**FAST, "REFSTACK_DEVICE_BASE_MS": "20"}
-LONG = {"max_tokens": 60_000, "ignore_eos": True}
-EACH = 8
-
-
-async def in_flight_when(stack: Stack, signalled: int, number: int, reason: str) -> None:
-    """Have requests of all kinds in flight, signal a process, and check that each is answered with an error."""
-    direct = await DirectClient.connect(stack.socket)
-    held = [direct.submit([1, 2, n], 60_000)[1] for n in range(EACH)]
-    bodies = [(chat, stream) for chat in (False, True) for stream in (False, True) for _ in range(EACH)]
-    posts = [
-        asyncio.create_task(
-            exchange(
-                stack.url,
-                PATHS[chat],
-                {**LONG, "stream": stream, "prompt": [1, 2], "messages": [{"role": "user", "content": "x"}]},
-            )
-        )
-        for chat, stream in bodies
-    ]
-    while (await asyncio.to_thread(get, stack, "/server_info"))["in_flight"] < len(held) + len(posts):  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    os.kill(signalled, number)
-    for (_, stream), (status, content) in zip(bodies, await asyncio.gather(*posts), strict=True):
-        assert status == (200 if stream else 503)
-        last = content.decode().rstrip("\n").rpartition("\n\n")[2].removeprefix("data: ")
-        error = json.loads(last)["error"]
-        assert reason in error["message"]
-        assert error["code"] == 503
-    for answer in held:
-        await asyncio.wait_for(answer.done.wait(), 20)
-        assert answer.error is not None
-        assert reason in answer.error
-    await direct.close()
 
 
 @pytest.mark.parametrize(
     "levers",
     [
-        {"LAYOUT": "pool"},
         {"LAYOUT": "leader", "RANKS": "2"},
-        {"LAYOUT": "thread"},
         {"HTTP_FRONTENDS": "2", "POSTPROC_WORKERS": "2"},
     ],
     ids=lambda levers: ",".join(f"{name}={value}" for name, value in levers.items()),

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from driver import FAST, running_stack, settled
+from driver import FAST, random_shapes, running_stack, settled
 from httpclient import http_shapes
-from test_stack import random_shapes
 
 from harness.reference.engine.intake import Queued, Taken
 from harness.reference.engine.loop import ExecutorLoop
@@ -110,7 +109,7 @@ def test_different_prompts_get_different_tokens_that_are_words_or_an_end() -> No
 def test_streamed_and_whole_answers_on_the_torch_device_are_exactly_the_models(levers: dict[str, str]) -> None:
     env = {f"REFSTACK_{name}": value for name, value in levers.items()}
     with running_stack(REFSTACK_DEVICE="torch", TLLM_RPC_SUBMIT_BATCH_MAX="8", **{**FAST, **env}) as stack:
-        asyncio.run(http_shapes(stack.url, 80, random.Random(str(levers)), KNOWN.expected_tokens))
+        asyncio.run(http_shapes(stack.url, 80, random.Random(str(levers)), KNOWN.expected_tokens, handed_over=False))
         asyncio.run(random_shapes(stack.socket, 80, random.Random(str(levers)), KNOWN.expected_tokens))
         info = settled(stack)
         assert info["kv_blocks"]["free"] == info["kv_blocks"]["total"]

@@ -7,6 +7,7 @@ a step is one sleep until the step's computed end, as a CUDA stream synchronisat
 import os
 import time
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -90,6 +91,9 @@ class Device(Protocol):
     def launch(self, inputs: StepInputs) -> Step:
         """Queue a step."""
 
+    def receive(self, slot: int, prompt: "array[int]") -> None:
+        """Take over the cache of a prompt that was read elsewhere."""
+
     def wait(self, step: Any) -> list[int]:
         """Block without the GIL until a step of ours is over; return the sampled token of each request."""
 
@@ -135,6 +139,9 @@ class EmulatedDevice:
         duration_s = self._base_s + len(inputs.slots) * self._per_request_s + start * self._per_prompt_token_s
         self._free_s = max(time.monotonic(), self._free_s) + duration_s
         return EmulatedStep(self._free_s, duration_s * 1e3, tokens)
+
+    def receive(self, slot: int, prompt: "array[int]") -> None:
+        self._seeds[slot] = prompt_seed(prompt.tobytes())
 
     def wait(self, step: EmulatedStep) -> list[int]:
         remaining = step.ready_s - time.monotonic()

@@ -108,6 +108,8 @@ class Executor:
         length = len(request.prompt)
         wanted = request.sampling.max_tokens
         blocks = self._loop.blocks
+        if request.context_phase is not None and self._settings.device != "emulated":
+            raise RequestRefused(f"generation_only: device {self._settings.device} has nobody to receive a cache from")
         if length == 0:
             raise RequestRefused("the prompt has no tokens")
         if wanted < 1:

@@ -17,9 +17,9 @@ from harness.reference.types import Response
 class HostWork(Protocol):
     """The work that the executor loop does on the CPU for the batch of a step.
 
-    The loop calls `admit` once per request; then `schedule`, `prepare`, `update` (which returns the requests that
-    finished) and `respond` once per step; `cancel` for a request that ends from outside (its answer is the last
-    response); and `forget` before it releases a request.
+    The loop calls `admit` once per request (one that was taken over decodes already); then `schedule`, `prepare`,
+    `update` (which returns the requests that finished) and `respond` once per step; `cancel` for a request that ends
+    from outside (its answer is the last response); and `forget` before it releases a request.
     """
 
     def admit(self, request: ActiveRequest) -> None: ...

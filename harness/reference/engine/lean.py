@@ -41,7 +41,6 @@ class LeanHost:
     def admit(self, request: ActiveRequest) -> None:
         slot = request.slot
         self._requests[slot] = request
-        self._new.append(request)
         self._streaming[slot] = request.streaming
         self._client_ids[slot] = request.client_id
         self._request_ids[slot] = request.request_id
@@ -49,8 +48,14 @@ class LeanHost:
         self._max_new[slot] = request.max_new_tokens
         self._min_new[slot] = request.min_new_tokens
         self._end_id[slot] = request.end_id
-        self._launched[slot] = self._generated[slot] = self._responded[slot] = 0
+        self._launched[slot] = self._generated[slot] = request.launched
+        self._responded[slot] = request.responded_iter
         self._room[slot] = len(request.blocks) * self._blocks.tokens_per_block
+        if request.is_generation:  # taken over, with one token
+            self._last_token[slot] = self._output[slot, 0] = request.last_token()
+            self._running[slot] = True
+        else:
+            self._new.append(request)
 
     def cancel(self, request: ActiveRequest) -> Response:
         request.finish("cancelled")

@@ -15,6 +15,7 @@ from harness.reference.engine.iterlog import Iteration
 from harness.reference.engine.lean import LeanHost
 from harness.reference.engine.request import ActiveRequest
 from harness.reference.engine.scheduler import Batch
+from harness.reference.engine.takeover import take_over
 from harness.reference.ranks.router import RankLoad
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import EngineResponse, Response, monotonic_s
@@ -48,7 +49,7 @@ class ExecutorLoop:
         self._waiting: deque[Queued] = deque()
         self._active: dict[int, ActiveRequest] = {}
         self._free_slots = list(range(settings.max_batch_size - 1, -1, -1))
-        self._ended: list[EngineResponse] = []
+        self._early: list[EngineResponse] = []
         self._fetched = 0
         self._stopping = False
         self._probe: GilProbe | None = None
@@ -84,7 +85,7 @@ class ExecutorLoop:
         previous: _Launched | None = None
         turn = _Turn()
         while True:
-            new = self._fetch_new_requests(idle=previous is None)
+            new = self._fetch_new_requests(turn.iteration, idle=previous is None)
             if self._stopping:
                 return
             if new == 0 and not self._active and previous is None:
@@ -101,7 +102,7 @@ class ExecutorLoop:
         """Launch a step, wait for it, update and respond: device and host take turns."""
         turn = _Turn()
         while True:
-            new = self._fetch_new_requests(idle=True)
+            new = self._fetch_new_requests(turn.iteration, idle=True)
             if self._stopping:
                 return
             batch = self._host.schedule(list(self._active.values()))
@@ -113,7 +114,7 @@ class ExecutorLoop:
             self._process_batch(launched, turn.iteration)
             self._describe(turn, batch, launched, new)
 
-    def _fetch_new_requests(self, *, idle: bool) -> int:
+    def _fetch_new_requests(self, iteration: int, *, idle: bool) -> int:
         """Take what has come (waiting for it only when there is nothing to run) and admit what fits."""
         block = idle and not self._active and not self._waiting and self._intake.idle()
         began = time.monotonic()
@@ -133,8 +134,22 @@ class ExecutorLoop:
             self._free_slots.pop()
             request.timing.first_scheduled_time = monotonic_s()
             self._active[request.request_id] = request
-            self._host.admit(request)
+            if request.is_generation_only:
+                self._take_over(request, iteration)
+            else:
+                self._host.admit(request)
         return len(taken.new)
+
+    def _take_over(self, request: ActiveRequest, iteration: int) -> None:
+        """Begin after the prompt, which another server has read; its cache is taken to be there at once."""
+        self._device.receive(request.slot, request.prompt)
+        response = take_over(request, iteration)
+        if response is not None:
+            self._early.append(response)
+        if request.is_finished:
+            self._release(request)
+        else:
+            self._host.admit(request)
 
     def _load(self) -> RankLoad:
         """Say what this rank has under way; asked only where there are others to share with."""
@@ -162,8 +177,8 @@ class ExecutorLoop:
         self._enqueue_responses(responses)
 
     def _enqueue_responses(self, responses: Sequence[Response]) -> None:
-        ended, self._ended = self._ended, []
-        passed_on = self._intake.exchange([*ended, *responses])
+        early, self._early = self._early, []
+        passed_on = self._intake.exchange([*early, *responses])
         if passed_on:
             self._emit(passed_on)
 
@@ -172,14 +187,14 @@ class ExecutorLoop:
         for request_id in cancelled:
             request = self._active.get(request_id)
             if request is not None and not request.is_finished:
-                self._ended.append(self._host.cancel(request))
+                self._early.append(self._host.cancel(request))
                 self._release(request)
                 continue
             for queued in self._waiting:
                 if queued.request_id == request_id:
                     self._waiting.remove(queued)
                     client_id = queued.request.client_id
-                    self._ended.append(Response(client_id, [], 0, is_final=True, finish_reason="cancelled"))
+                    self._early.append(Response(client_id, [], 0, is_final=True, finish_reason="cancelled"))
                     break
 
     def _release(self, request: ActiveRequest) -> None:

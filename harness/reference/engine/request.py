@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from harness.reference.types import RequestTiming, SamplingParams
+from harness.reference.types import ContextPhaseParams, RequestTiming, SamplingParams
 
 _T = TypeVar("_T")
 
@@ -14,10 +14,10 @@ class EngineRequest:
     """What `submit` builds from a GenerationRequest: the prompt as a C array of int32 and the sampling settings used.
 
     From a list, the prompt is cast element by element, as into the original's C++ request; from int32 bytes it is one
-    copy of memory.
+    copy of memory. With `context_phase`, the prompt was read elsewhere.
     """
 
-    __slots__ = ("arrival_time", "client_id", "packed", "prompt", "sampling", "streaming")
+    __slots__ = ("arrival_time", "client_id", "context_phase", "packed", "prompt", "sampling", "streaming")
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class EngineRequest:
         *,
         streaming: bool,
         arrival_time: float,
+        context_phase: ContextPhaseParams | None = None,
     ) -> None:
         self.client_id = client_id
         self.packed = isinstance(token_ids, bytes)
@@ -38,6 +39,7 @@ class EngineRequest:
         self.sampling = sampling
         self.streaming = streaming
         self.arrival_time = arrival_time
+        self.context_phase = context_phase
 
     def token_ids(self) -> list[int]:
         """Return a copy of the prompt as a list: what the original's getter does."""
@@ -46,11 +48,13 @@ class EngineRequest:
     def __getstate__(self) -> tuple[Any, ...]:
         """Give the state for a broadcast: the prompt as int32 bytes if it came so, else token by token."""
         prompt: list[int] | bytes = self.prompt.tobytes() if self.packed else self.prompt.tolist()
-        return (self.client_id, prompt, self.sampling, self.streaming, self.arrival_time)
+        return (self.client_id, prompt, self.sampling, self.streaming, self.arrival_time, self.context_phase)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        client_id, prompt, sampling, streaming, arrival_time = state
-        self.__init__(client_id, prompt, sampling, streaming=streaming, arrival_time=arrival_time)  # type: ignore[misc]
+        client_id, prompt, sampling, streaming, arrived, context_phase = state
+        self.__init__(  # type: ignore[misc]
+            client_id, prompt, sampling, streaming=streaming, arrival_time=arrived, context_phase=context_phase
+        )
 
 
 class State(enum.IntEnum):
@@ -84,9 +88,9 @@ class _Core:
     """The fields that live on the C++ side of the original's request."""
 
     __slots__ = (
-        "beam_tokens", "client_id", "context_position", "decoding_iter", "draft_tokens", "end_id", "finish_reasons",
-        "is_dummy", "is_generation_only", "lora_task_id", "max_new_tokens", "prompt_len", "request_id", "sampling",
-        "slot", "state", "streaming",
+        "beam_tokens", "client_id", "context_phase", "context_position", "decoding_iter", "draft_tokens", "end_id",
+        "finish_reasons", "is_dummy", "is_generation_only", "lora_task_id", "max_new_tokens", "prompt_len",
+        "request_id", "sampling", "slot", "state", "streaming",
     )  # fmt: skip
 
     def __init__(self, request_id: int, request: EngineRequest, slot: int) -> None:
@@ -107,7 +111,8 @@ class _Core:
         self.finish_reasons: list[str | None] = [None]
         self.lora_task_id: int | None = None
         self.is_dummy = False
-        self.is_generation_only = False
+        self.context_phase = request.context_phase
+        self.is_generation_only = request.context_phase is not None
 
 
 class ActiveRequest:
@@ -220,6 +225,10 @@ class ActiveRequest:
     def is_generation_only(self) -> bool:
         """Say whether the prompt was read elsewhere and its cache arrives by transfer."""
         return self._core.is_generation_only
+
+    @property
+    def context_phase(self) -> ContextPhaseParams | None:
+        return self._core.context_phase
 
     @property
     def beam_width(self) -> int:

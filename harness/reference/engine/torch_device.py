@@ -6,6 +6,7 @@ and each of its operators gives the GIL up and takes it back.
 """
 
 import time
+from array import array
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,10 @@ class TorchDevice:
     def _put(self, array: "np.ndarray[Any, np.dtype[Any]]") -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory().to(self._device, non_blocking=True) if self._cuda else tensor
+
+    def receive(self, slot: int, prompt: "array[int]") -> None:
+        """Refuse: there is no context server that could send a cache; the executor lets no such request in."""
+        raise NotImplementedError("the torch device has nobody to receive a cache from")
 
     def wait(self, step: TorchStep) -> list[int]:
         """Block without the GIL until the step is over; `waited_s` then includes the way back to the GIL."""

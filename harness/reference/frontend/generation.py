@@ -11,6 +11,7 @@ from harness.reference.proxy import RpcProxy
 from harness.reference.settings import ReferenceSettings
 from harness.reference.types import (
     AnyResponse,
+    DisaggregatedParams,
     ErrorResponse,
     Formatted,
     Response,
@@ -103,7 +104,13 @@ class Generator:
         self._sink = _HttpSink(asyncio.get_running_loop())
 
     def submit(
-        self, prompt: list[int], sampling: SamplingParams, form: AnswerForm, *, arrived_s: float
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        form: AnswerForm,
+        disaggregated: DisaggregatedParams | None = None,
+        *,
+        arrived_s: float,
     ) -> "Generation":
         """Send a request to rank 0; blocks the HTTP loop until its bytes are with ZMQ, as the original does.
 
@@ -111,6 +118,7 @@ class Generator:
         """
         sampling.return_perf_metrics = self._wants_timing
         request = self._request_class(prompt, sampling, streaming=form.streaming, arrival_time=time.monotonic())
+        request.disaggregated_params = disaggregated
         if self._postprocessed:
             request.postproc_params = form
         client_id = self._proxy.new_client_id()

@@ -83,6 +83,11 @@ def _prompt_ids(prompt: str | list[int] | list[list[int]]) -> list[int]:
 
 
 def _chat_ids(body: oai.ChatRequest) -> list[int]:
+    if body.prompt_token_ids_b64 is not None:
+        try:
+            return oai.token_ids_from_base64(body.prompt_token_ids_b64)
+        except ValueError as error:
+            raise _Refused(str(error), 400) from error
     if body.prompt_token_ids is not None:
         return body.prompt_token_ids
     lines = []
@@ -233,17 +238,24 @@ class HttpFrontend:
             created=oai.now_s(),
             prompt_tokens=len(ids),
         )
-        generation = self._submit(ids, _sampling(body, max_tokens), form, request.scope["arrived_s"])
+        generation = self._submit(body, ids, max_tokens, form, request.scope["arrived_s"])
         if body.stream:
             return _event_stream(_events(generation))
         return Response(await _whole(generation, request), media_type="application/json")
 
-    def _submit(self, ids: list[int], sampling: SamplingParams, form: AnswerForm, arrived_s: float) -> Generation:
+    def _submit(
+        self, body: oai.GenerationBody, ids: list[int], max_tokens: int, form: AnswerForm, arrived_s: float
+    ) -> Generation:
         assert self._generator is not None
         if not all(0 <= token < 2**31 for token in ids):
             raise _Refused("token ids must be between 0 and 2147483647", 400)
         try:
-            return self._generator.submit(ids, sampling, form, arrived_s=arrived_s)
+            disaggregated = None if body.disaggregated_params is None else body.disaggregated_params.params()
+        except ValueError as error:
+            raise _Refused(str(error), 400) from error
+        try:
+            sampling = _sampling(body, max_tokens)
+            return self._generator.submit(ids, sampling, form, disaggregated, arrived_s=arrived_s)
         except RPCError as error:
             raise _Refused(f"the request was not taken: {error}", 503) from error
 

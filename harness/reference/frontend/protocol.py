@@ -1,15 +1,68 @@
 """The bodies of OpenAI's completion endpoints, as far as a load generator and its users need them."""
 
+import base64
 import time
+from array import array
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from harness.reference.types import DisaggregatedParams
 
 TokenIds = list[int]
 
 
 class StreamOptions(BaseModel):
     include_usage: bool = False
+
+
+class DisaggregatedBody(BaseModel):
+    """The original's `disaggregated_params`; what it has besides is let through."""
+
+    model_config = ConfigDict(extra="allow")
+
+    request_type: str
+    first_gen_tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=1)] | None = None
+    ctx_request_id: int | None = None
+    encoded_opaque_state: str | None = None
+    draft_tokens: list[int] | None = None
+    disagg_request_id: int | None = None
+    ctx_dp_rank: int | None = None
+    ctx_info_endpoint: str | None = None
+    schedule_style: int | None = None
+
+    def params(self) -> DisaggregatedParams:
+        """Give the form that travels to rank 0. Raises ValueError when the opaque state is not base64."""
+        encoded = self.encoded_opaque_state
+        return DisaggregatedParams(
+            request_type=self.request_type.lower(),
+            first_gen_tokens=self.first_gen_tokens,
+            ctx_request_id=self.ctx_request_id,
+            opaque_state=None if encoded is None else from_base64("encoded_opaque_state", encoded),
+            draft_tokens=self.draft_tokens,
+            disagg_request_id=self.disagg_request_id,
+            ctx_dp_rank=self.ctx_dp_rank,
+            ctx_info_endpoint=self.ctx_info_endpoint,
+            schedule_style=self.schedule_style,
+        )
+
+
+def from_base64(name: str, text: str) -> bytes:
+    """Decode a field. Raises ValueError with its name."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError(f"{name}: not base64 ({error})") from error
+
+
+def token_ids_from_base64(text: str) -> list[int]:
+    """Decode `prompt_token_ids_b64`: little-endian int32 token ids. Raises ValueError."""
+    ids = array("i")
+    data = from_base64("prompt_token_ids_b64", text)
+    if len(data) % ids.itemsize:
+        raise ValueError(f"prompt_token_ids_b64: {len(data)} bytes are no int32 token ids")
+    ids.frombytes(data)
+    return ids.tolist()
 
 
 class GenerationBody(BaseModel):
@@ -27,6 +80,7 @@ class GenerationBody(BaseModel):
     top_p: float | None = None
     seed: int | None = None
     n: Annotated[int, Field(ge=1, le=1)] = 1
+    disaggregated_params: DisaggregatedBody | None = None
 
 
 class CompletionRequest(GenerationBody):
@@ -51,6 +105,7 @@ class ChatRequest(GenerationBody):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     prompt_token_ids: TokenIds | None = None
+    prompt_token_ids_b64: str | None = None
 
 
 class Usage(BaseModel):
