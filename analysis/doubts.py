@@ -69,7 +69,7 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
     yield from _client(metrics, cpu)
     yield from _load(cell, metrics)
     yield from _observers(cell, metrics)
-    if limit.name == "front_end":
+    if limit.name in {"front_end", "post_processing"}:
         yield "front_end_limited", limit.sentence
     if cpu.executor_queued is not None and cpu.executor_queued > QUEUED_LIMIT:
         yield (

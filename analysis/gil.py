@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.files import readable
 from analysis.gil_steps import Flags, Floats, Ints, StepWaits, waits_per_step
 from analysis.stacks import group_of, is_executor_loop
 from analysis.window import NS_PER_S, Window
@@ -218,9 +217,9 @@ class GilStudy:
 
 def load_gil(path: Path) -> list[GilRow]:
     """Read a cell's looks; empty when there are none."""
-    return [
-        GilRow(**row) for file in readable([path]) for batch in read_batches(file, GIL) for row in batch.to_pylist()
-    ]
+    if not path.exists():
+        return []
+    return [GilRow(**row) for batch in read_batches(path, GIL) for row in batch.to_pylist()]
 
 
 def study_gil(

@@ -6,8 +6,11 @@ edges and for the millisecond a saturated thread spends being switched.
   device          the device step fills >= 0.85 of the turn: the loop waits for the device
   executor_loop   the loop's thread burned, or held the GIL, >= 0.75: Python work on the loop itself
   gil             the GIL was held >= 0.80, >= 0.15 of it by others: they take it from the loop
-  front_end       the proxy burned >= 0.75 (its threads wait for one GIL, so it never fills a core), or fills >= 0.92 of
-                  its core with the load process pinned beside it, and none of the above: the loop has time left
+  post_processing a post-processing process burned >= 0.85 (it has one thread, and can fill a core), and more than any
+                  front end: the loop has time left
+  front_end       a front end burned >= 0.75 (its threads wait for one GIL, so it never fills a core), or fills >= 0.92
+                  of its core with the load process pinned beside it, and none of the above: the loop has time left
+Of several front ends, or post-processing processes, the busiest counts: what belongs to it waits for it.
 """
 
 from dataclasses import dataclass
@@ -24,11 +27,12 @@ GIL_BUSY = 0.80
 OTHERS_MATTER = 0.15
 FRONT_END_BUSY = 0.75
 SHARED_CORE_FULL = 0.92
+POSTPROC_BUSY = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What limits a cell: `name` is client, device, executor_loop, gil, front_end or unclear; one sentence why."""
+    """What limits a cell: `name` is one of those above, or unclear; one sentence says why."""
 
     name: str
     sentence: str
@@ -43,6 +47,7 @@ _TITLES = {
     "device": "device",
     "executor_loop": "executor loop (host)",
     "gil": "GIL contention",
+    "post_processing": "post-processing",
     "front_end": "front end",
     "unclear": "unclear",
 }
@@ -52,11 +57,15 @@ _TITLES = {
 class CpuUse:
     """Cores burned over the window; None where host.arrow does not tell. `queued` is run-queue delay as a share.
 
-    `one_process` is True when the executor loop is a thread of the front end's process, and shares its GIL.
+    `front_end` and `postproc` are of the busiest process, with its role where there are several. `one_process` is True
+    when the executor loop is a thread of the (first) front end's process, and shares its GIL.
     """
 
     load: float | None
     front_end: float | None
+    front_end_name: str
+    postproc: float | None
+    postproc_name: str
     engine: float | None
     executor: float | None
     executor_queued: float | None
@@ -72,14 +81,22 @@ def cpu_use(cell: CellTables) -> CpuUse:
         if not role.startswith("load") and is_executor_loop(name)
     ]
     (executor, queued), role = max(loops, default=((None, None), ""), key=lambda loop: loop[0][0] or 0.0)
-    front_end = _busiest(processes, "proxy")
+    one_process = role in {"proxy", "server"}
+    own = {"frontend"} if one_process else {"proxy", "server", "frontend"}
+    front_end, name = _busiest(processes, own)
+    if one_process and front_end is None:  # there is one front end, and it is the loop's process
+        front_end, name = _busiest(processes, {"proxy", "server"})
+    postproc, postproc_name = _busiest(processes, {"postproc"})
     return CpuUse(
-        load=_busiest(processes, "load"),
-        front_end=front_end if front_end is not None else _busiest(processes, "server"),
-        engine=_busiest(processes, "rank0"),
+        load=_busiest(processes, {"load"})[0],
+        front_end=front_end,
+        front_end_name=name,
+        postproc=postproc,
+        postproc_name=postproc_name,
+        engine=_busiest(processes, {"rank"})[0],
         executor=executor,
         executor_queued=queued,
-        one_process=role in {"proxy", "server"},
+        one_process=one_process,
     )
 
 
@@ -107,12 +124,15 @@ def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR091
             return Limit("executor_loop", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
         if held >= GIL_BUSY:
             return Limit("gil", f"The GIL was held {held:.0%} of the time, {shares}; {turn}.")
-    apart = not cpu.one_process and (cpu.engine is not None or cpu.executor is not None)
+    left = f"the executor loop burned only {cpu.executor:.2f}" if cpu.executor is not None else "the engine had time"
+    if cpu.postproc is not None and cpu.postproc >= POSTPROC_BUSY and cpu.postproc >= (cpu.front_end or 0.0):
+        name = f"Post-processing process {cpu.postproc_name}"
+        return Limit("post_processing", f"{name} used {cpu.postproc:.2f} of a core while {left}; {turn}.")
+    further = cpu.front_end_name.startswith("frontend")
+    apart = (not cpu.one_process or further) and (cpu.engine is not None or cpu.executor is not None)
     if apart and cpu.front_end is not None and cpu.front_end >= FRONT_END_BUSY:
-        left = (
-            f"the executor loop burned only {cpu.executor:.2f}" if cpu.executor is not None else "the engine had time"
-        )
-        return Limit("front_end", f"The front end used {cpu.front_end:.2f} of a core while {left}; {turn}.")
+        name = f"The front end {cpu.front_end_name}" if further else "The front end"
+        return Limit("front_end", f"{name} used {cpu.front_end:.2f} of a core while {left}; {turn}.")
     if apart and cpu.front_end is not None and _front_end_fills_its_core(cell, cpu):
         return Limit(
             "front_end",
@@ -139,11 +159,13 @@ def _one_gil(cpu: CpuUse) -> str:
 
 
 def _what_is_known(cpu: CpuUse, held: float | None, turn: str) -> str:
+    further = cpu.front_end_name.startswith("frontend")
     known = [
         f"{name} {value:.2f}"
         for name, value in (
             ("load process", cpu.load),
-            ("server process" if cpu.one_process else "front end", cpu.front_end),
+            ("server process" if cpu.one_process and not further else "front end", cpu.front_end),
+            ("post-processing", cpu.postproc),
             ("rank 0", cpu.engine),
             ("executor loop", cpu.executor),
         )
@@ -169,11 +191,13 @@ def _rates(cell: CellTables, *, threads: bool) -> dict[tuple[str, str, int], tup
     return rates
 
 
-def _busiest(processes: dict[tuple[str, str, int], tuple[float | None, float | None]], role: str) -> float | None:
-    burned = [rate for (name, _, _), (rate, _) in processes.items() if _is(name, role) and rate is not None]
-    return max(burned, default=None)
+def _busiest(
+    processes: dict[tuple[str, str, int], tuple[float | None, float | None]], roles: set[str]
+) -> tuple[float | None, str]:
+    """Return what the busiest process of these roles burned, and its role; several of one role have numbers."""
+    burned = [(rate, role) for (role, _, _), (rate, _) in processes.items() if rate is not None and _is(role, roles)]
+    return max(burned, default=(None, ""), key=lambda one: one[0] or 0.0)
 
 
-def _is(name: str, role: str) -> bool:
-    """Match a role with or without the number that tells several processes of it apart (load, load1, ...)."""
-    return name.rstrip("0123456789") == role.rstrip("0123456789")
+def _is(role: str, roles: set[str]) -> bool:
+    return role.rstrip("0123456789") in roles

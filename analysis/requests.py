@@ -20,7 +20,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.files import readable
 from analysis.window import NS_PER_MS, NS_PER_S, Floats, Window
 from contracts.arrow import read_batches
 from contracts.records import REQUESTS
@@ -81,7 +80,9 @@ def _portions(paths: Sequence[Path]) -> Iterator[Any]:
     """Yield tables of many requests each: a flush a second makes batches too small to be worth a pass of numpy."""
     held: list[Any] = []
     chunks = 0
-    for path in readable(paths):
+    for path in paths:
+        if not path.exists():
+            continue
         for batch in read_batches(path, REQUESTS):
             held.append(batch)
             chunks += batch.num_rows + len(batch.column("chunk_ns").values)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.files import readable
 from analysis.gil import load_gil
 from analysis.plan import Setting, SweepInfo
 from analysis.requests import Gaps, load_requests
@@ -148,7 +147,7 @@ def load_cell(folder: CellFolder) -> CellTables:
 
 def _records(paths: Sequence[Path], record: RecordType[Any]) -> pd.DataFrame:
     """Read record files of one kind into a frame with nullable integers, so that a missing time stays missing."""
-    frames = [read_table(path, record).to_pandas(types_mapper=_NULLABLE.get) for path in readable(paths)]
+    frames = [read_table(path, record).to_pandas(types_mapper=_NULLABLE.get) for path in paths if path.exists()]
     if not frames:
         return pd.DataFrame(record.schema().empty_table().to_pandas(types_mapper=_NULLABLE.get))
     joined: pd.DataFrame = pd.concat(frames, ignore_index=True)

@@ -15,6 +15,7 @@ from contracts.records import RecordType
 Row = TypeVar("Row")
 
 FLUSH_EVERY_NS = NS_PER_S
+_CONTINUATION = b"\xff\xff\xff\xff"
 
 
 class RecordWriter(Generic[Row]):
@@ -72,7 +73,7 @@ class RecordWriter(Generic[Row]):
 
 
 def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
-    """Yield the record batches of a file, up to where a killed writer left it. An empty file has none.
+    """Yield the record batches of a file, up to where a killed writer left it, be that inside its schema.
 
     Raises FormatError if the file is another record or a version that this release does not know.
     """
@@ -80,8 +81,8 @@ def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
     with open(path, "rb") as file:
         try:
             stream = pa.ipc.open_stream(file)
-        except pa.ArrowInvalid as error:
-            if path.stat().st_size == 0:
+        except (pa.ArrowInvalid, OSError) as error:
+            if _cut_in_schema(path):
                 return
             raise FormatError(f"{path} is not an Arrow stream: {error}") from error
         marks = stream.schema.metadata or {}
@@ -100,6 +101,18 @@ def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
             except (pa.ArrowInvalid, OSError):  # the writer was killed in the middle of a batch
                 return
             yield _aligned(batch, schema)
+
+
+def _cut_in_schema(path: Path) -> bool:
+    """Say whether a file ends before its schema message is whole: its writer was killed in the first second.
+
+    An Arrow stream begins with four bytes of ones and the message's length in four little-endian bytes.
+    """
+    with open(path, "rb") as file:
+        head = file.read(8)
+    if not _CONTINUATION.startswith(head[:4]):
+        return False  # no Arrow stream at all
+    return len(head) < 8 or path.stat().st_size < 8 + int.from_bytes(head[4:], "little")
 
 
 def _aligned(batch: Any, schema: Any) -> Any:

@@ -21,8 +21,8 @@ REMEDIES = {
     "machine_busy": "Other processes took CPU time, or the hypervisor did. Repeat on a quiet machine.",
     "cpu_shared": "There were too few cores to keep server, client and observers apart; they share cores and disturb "
     "each other. Compare within this sweep only.",
-    "front_end_limited": "The HTTP front end used its whole core while the executor loop had time left: it is the "
-    "limit. Use --drive rpc to isolate the executor path.",
+    "front_end_limited": "A front end, or a post-processing process, used its core up while the executor loop had time "
+    "left: it is the limit. Use --drive rpc to isolate the executor path, or give the server more of them.",
     "drain_timeout": "Requests were still running when the drain time ended and were recorded as failures. Lengthen "
     "--drain.",
     "cell_failed": "The cell did not finish; see its error. --resume runs it again.",

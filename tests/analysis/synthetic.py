@@ -52,6 +52,7 @@ class Recipe:
     messages_a_request: float = 1.0
     executor_cpu: float = 0.9
     proxy_cpu: float = 0.3
+    further_cpu: Mapping[str, float] = field(default_factory=dict)
     load_cpu: float = 0.2
     second_load_cpu: float = 0.0
     lag_ms: float = 0.5
@@ -240,6 +241,9 @@ def _host(recipe: Recipe, start: int, end: int) -> list[HostRow]:
             ("server", 101, 1010, "executor_loop", recipe.executor_cpu),
             ("load", 103, None, "python", recipe.load_cpu),
         ]
+    shares += [
+        (role, 200 + number, None, "python", share) for number, (role, share) in enumerate(recipe.further_cpu.items())
+    ]
     for t in range(start, end, S // 2):
         for role, pid, tid, name, share in shares:
             rows.append(HostRow(t, role, pid, tid, name, int((t - start) * share), (t - start) // 100, 50_000_000))

@@ -1,6 +1,7 @@
 """What limits a cell is named from planted CPU, step times and GIL shares."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import Recipe, write_sweep
@@ -25,6 +26,43 @@ SHARED = {"executor_loop": 550, "rpc_server_thread": 300}
 def test_the_limit_is_named(tmp_path: Path, recipe: Recipe, name: str) -> None:
     (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, recipe)])).cells
     assert cell.limit.name == name
+
+
+IDLE_LOOP: dict[str, Any] = {"executor_cpu": 0.3, "gil": {"executor_loop": 200}}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "sentence"),
+    [
+        (
+            Recipe(**IDLE_LOOP, further_cpu={"frontend1": 0.4, "frontend2": 0.9}),
+            "front_end",
+            "The front end frontend2 used",
+        ),
+        (
+            Recipe(**IDLE_LOOP, one_process=True, further_cpu={"frontend1": 0.9}),
+            "front_end",
+            "The front end frontend1 used",
+        ),
+        (
+            Recipe(**IDLE_LOOP, further_cpu={"postproc0": 0.2, "postproc1": 0.93}),
+            "post_processing",
+            "Post-processing process postproc1 used 0.93 of a core while the executor loop burned only 0.30",
+        ),
+        (
+            Recipe(**IDLE_LOOP, proxy_cpu=0.95, further_cpu={"postproc0": 0.86}),
+            "front_end",
+            "The front end used 0.95",
+        ),
+        (Recipe(**IDLE_LOOP, further_cpu={"frontend1": 0.3, "postproc0": 0.5}), "unclear", "post-processing 0.50"),
+    ],
+)
+def test_a_further_front_end_or_a_post_processing_process_that_is_the_limit_is_named(
+    tmp_path: Path, recipe: Recipe, name: str, sentence: str
+) -> None:
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, recipe)])).cells
+    assert cell.limit.name == name
+    assert sentence in cell.limit.sentence
 
 
 def test_the_sentence_carries_the_figures(tmp_path: Path) -> None:

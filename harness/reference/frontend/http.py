@@ -113,7 +113,10 @@ class HttpFrontend:
 
     def answers(self) -> dict[str, Callable[[], Any]]:
         """Give what this front end can be asked by the others."""
-        return {"perf": self._perf.drain, "self": self._own_info}
+        return {"perf": self._perf.drain, "self": self._own_info, "health": self._own_health}
+
+    def _own_health(self) -> bool:
+        return self._proxy.healthy() and self._healthy()
 
     def build(self, peers: Peers) -> FastAPI:
         self._peers = peers
@@ -163,7 +166,10 @@ class HttpFrontend:
     # observation
 
     async def health(self) -> Response:
-        return Response(status_code=200 if self._proxy.healthy() and self._healthy() else 503)
+        """Say 200 while every process of the stack is there; the first front end, which started them, knows."""
+        assert self._peers is not None
+        healthy = self._own_health() and (self._proxy.frontend == 0 or await self._peers.ask(0, "health") is True)
+        return Response(status_code=200 if healthy else 503)
 
     async def version(self) -> dict[str, str]:
         return {"version": version("loadgen-gil"), "stack": "reference"}

@@ -35,10 +35,11 @@ class Peers:
 
     async def ask_all(self, question: str) -> list[Any]:
         """Return every front end's answer in their order; one that is gone is left out."""
-        answers = await asyncio.gather(*(self._ask(number, question) for number in range(self._count)))
+        answers = await asyncio.gather(*(self.ask(number, question) for number in range(self._count)))
         return [answer for answer in answers if answer is not None]
 
-    async def _ask(self, number: int, question: str) -> Any:
+    async def ask(self, number: int, question: str) -> Any:
+        """Return one front end's answer; None when it is gone."""
         if number == self._own:
             return self._answers[question]()
         with contextlib.suppress(OSError, ValueError):
