@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePath
 
 from analysis.claims import claims_shown
 from analysis.compare import MEASURES, Effect
@@ -167,7 +168,11 @@ def _meta(study: Study) -> tuple[str, ...]:
 
 def _workload(plan: Mapping[str, str]) -> list[str]:
     """Name the workload that was run: lengths, sessions, shared prefixes."""
-    words = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if name in plan]
+    words = [f"{name.upper()} {plan[name]}" for name in ("isl", "osl") if plan.get(name, "trace") != "trace"]
+    if "trace.path" in plan:
+        speed = plan.get("trace.time_scale", "1.0") if plan.get("arrival") == "trace" else ""
+        times = f", at its own times x {speed}" if speed else ""
+        words.append(f"trace {PurePath(plan['trace.path']).name} ({plan['trace.format']}){times}")
     if "session.turns" in plan:
         words.append(f"sessions of {plan['session.turns']} turns, each with {plan['session.turn_isl']} new tokens")
     if "prefix.groups" in plan:

@@ -10,6 +10,8 @@ REMEDIES = {
     "few_repeats": "Fewer than three blocks: differences may be noise, so no verdict is given. Use --repeats 3 or "
     "more.",
     "warmup_short": "The window began before most users had finished a request. Lengthen --warmup.",
+    "trace_ended": "The trace was over before the window was, which was cut short. Give a longer trace, a shorter "
+    "--duration or --warmup, or a lower --time-scale.",
     "window_short": "The steady window holds too few completed requests for its percentiles. Lengthen --duration.",
     "requests_failed": "Some requests failed; latencies are of the others. Look at the errors in the raw table and at "
     "server.log.",

@@ -4,7 +4,8 @@ To the process: the LoadSpec as the first line; then `{"do": "start"}`, `{"do": 
 None with a request quota), `{"do": "stop"}` (no new requests; drain). End of input means the harness is gone: stop at
 once. From the process: `ready`, `ramped` (every user has a request in flight, or the schedule begins), `progress` (once
 a second; its `failing` says in words that everything fails), `quota` (the wanted number of requests has completed
-inside the window) and `done` (drained, files closed).
+inside the
+window, or the trace is over) and `done` (drained, files closed).
 """
 
 import json
@@ -35,11 +36,27 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSpec:
+    """A trace to replay, instead of drawing requests: a file in one of the formats of loadgen.traces.formats.
+
+    `digest` (of loadgen.files) tells its contents apart. With the arrival `trace` its times are divided by
+    `time_scale`. At most `turns` turns of a conversation are run (None: all).
+    """
+
+    path: str
+    format: str
+    digest: str
+    time_scale: float = 1.0
+    turns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """Synthetic prompts, drawn from a seed: lengths in tokens, shared prefixes, sessions.
+    """Synthetic prompts, drawn from a seed: lengths in tokens, shared prefixes, sessions. Or a trace.
 
     `isl` and `osl` are means, uniform within +-spread (a fraction), or texts in the notation of loadgen.lengths. Where
     those name files, `lengths_digest` tells their contents apart. `isl` tokens come after those of a shared prefix.
+    With a trace `isl` says nothing, and `osl` holds for requests that do not say how much they want.
     """
 
     isl: int | str
@@ -50,6 +67,7 @@ class WorkloadSpec:
     lengths_digest: str | None = None
     prefix: PrefixSpec | None = None
     session: SessionSpec | None = None
+    trace: TraceSpec | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "WorkloadSpec":
@@ -61,15 +79,16 @@ class WorkloadSpec:
         return cls(**values)
 
 
-_PARTS: Mapping[str, type[Any]] = {"prefix": PrefixSpec, "session": SessionSpec}
+_PARTS: Mapping[str, type[Any]] = {"prefix": PrefixSpec, "session": SessionSpec, "trace": TraceSpec}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """One load process's share of a cell's load.
 
-    `target` is a base URL for the drive `http` and a unix socket's path for the drive `rpc`. `users` run in this
-    process and are numbered from `first_user`; `spawn_rate` is in users/s. `quota` ends the window by count.
+    This is process `worker` of `workers`, among which a trace is shared out. `target` is a base URL for the drive
+    `http` and a unix socket's path for the drive `rpc`. `users` run in this process and are numbered from `first_user`;
+    `spawn_rate` is in users/s. `quota` ends the window by count.
 
     `arrival` is `closed` (each user sends when its last request is over and it has thought for `think_s`, constant or
     exponential by `think`), or an open loop: `constant`, `poisson` or `gamma` with `burstiness`, at `rate_rps` requests
@@ -107,6 +126,7 @@ class LoadSpec:
     tls_verify: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -48,7 +48,7 @@ class RequestRow:
     kernel arrival to its being seen. `first_answer_ns` is the first token that is no thought, after thoughts.
 
     `session` and `turn` count a user's sessions and the turns in one, from 0; `shared_prefix` is the group whose prefix
-    the prompt begins with. Each is None where the workload has no such thing.
+    the prompt begins with; `trace_line` is the request's line in the trace. Each is None where there is no such thing.
     """
 
     worker: int
@@ -76,6 +76,7 @@ class RequestRow:
     session: int | None = None
     turn: int | None = None
     shared_prefix: int | None = None
+    trace_line: int | None = None
 
 
 REQUESTS = RecordType(
@@ -86,6 +87,7 @@ REQUESTS = RecordType(
         pa.int16(), pa.int64(), pa.int32(), pa.string(), pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(),
         pa.list_(pa.int64()), pa.list_(pa.int32()), pa.int64(), pa.int16(), pa.string(), pa.int32(), pa.string(),
         pa.string(), pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int32(),
+        pa.int64(),
     ],
 )  # fmt: skip
 

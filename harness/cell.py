@@ -147,6 +147,8 @@ class CellRunner:
         view = outcome.view = server.view()
         load.steady(opened=lambda: observers.open_window(view, self._load.duration_s))
         observers.close_window()
+        if load.ended_early:
+            outcome.doubts.append(Doubt("trace_ended", "no request was left in the trace"))
         load.drain()
         observers.finish()
         rows = server.truth()
@@ -167,6 +169,7 @@ class CellRunner:
                 endpoint=load.endpoint,
                 model=server.model,
                 worker=worker,
+                workers=workers,
                 users=users,
                 first_user=sum(shares[:worker]),
                 spawn_rate=max(users / load.ramp_s, 1.0),

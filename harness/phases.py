@@ -23,6 +23,7 @@ GIVE_UP_DRAIN_S = 10.0
 class LoadPhases:
     """Call the methods in their order. `phases` holds the times that were reached, CLOCK_MONOTONIC ns.
 
+    `ended_early` says that the load was over before the window was.
     Each raises LoadError when the load does not get there, FailingServerError when the server fails everything, and
     LaunchError when it ends meanwhile.
     """
@@ -34,6 +35,7 @@ class LoadPhases:
         self._crew = crew
         self._notify = notify
         self._given_up = False
+        self.ended_early = False
         self.phases = Phases()
 
     def ramp(self) -> None:
@@ -47,7 +49,10 @@ class LoadPhases:
         self._passed(ramped_ns=now_ns())
 
     def warm_up(self) -> None:
-        """Let the least warm-up time pass, and as many requests end as there are users (within reason)."""
+        """Let the least warm-up time pass, and as many requests end as there are users (within reason).
+
+        Where a trace says when requests come, its time is not used up by waiting.
+        """
         warmup_s = self._load.warmup_s
         self._notify(StageReached(self._cell, "warm-up", warmup_s))
         least = time.monotonic() + warmup_s
@@ -55,7 +60,7 @@ class LoadPhases:
 
         def settled() -> bool:
             now = time.monotonic()
-            enough = self._crew.tally().completed >= self._cell.concurrency
+            enough = self._load.arrival == "trace" or self._crew.tally().completed >= self._cell.concurrency
             return now >= limit or (now >= least and enough)
 
         self._wait("done", stage="warming up", enough=settled)
@@ -76,6 +81,8 @@ class LoadPhases:
         else:
             over_ns = end_ns
             self._wait("done", stage="the steady window", enough=lambda: now_ns() >= over_ns)
+            end_ns = min(end_ns, now_ns())
+            self.ended_early = end_ns < over_ns
         self._passed(steady_end_ns=end_ns)
 
     def drain(self) -> None:

@@ -14,7 +14,7 @@ FACTORIAL, ONE_AT_A_TIME = "factorial", "one_at_a_time"
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The load of every cell. Times in s; `duration_s` None means that `requests` end the window.
+    """The load of every cell. Times in s; `duration_s` None means that `requests`, or a trace's end, end the window.
 
     `warmup_s` is the least time between the last user's start and the window; the window also waits until as many
     requests have ended as there are users. `rate_rps` is of all load processes together; the rest from `arrival` on is

@@ -3,9 +3,11 @@
 The gaps are constant, exponential (a Poisson process) or gamma-distributed with mean 1/rate and shape `burstiness`:
 1 is Poisson again, less is burstier, much more is nearly constant. A request that cannot be sent when it is due, as
 every user is busy, keeps its due time and is sent late; none is left out, and none is due later because of it.
+
+A trace may say itself when its requests are due (`trace`, see loadgen.traces).
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,8 +18,19 @@ CLOSED: Final = "closed"
 CONSTANT: Final = "constant"
 POISSON: Final = "poisson"
 GAMMA: Final = "gamma"
-KINDS: Final = (CLOSED, CONSTANT, POISSON, GAMMA)
+TRACE: Final = "trace"
+KINDS: Final = (CLOSED, CONSTANT, POISSON, GAMMA, TRACE)
 _BLOCK = 4096
+
+
+class DueTimes(Protocol):
+    """When requests are due, as ns from a beginning: of a schedule, or a trace's own."""
+
+    def next_ns(self) -> int:
+        """Take the next due time."""
+
+    def skip_to(self, end_ns: int) -> int:
+        """Take what else is due before `end_ns`, and say how many those were."""
 
 
 class Schedule:
@@ -27,7 +40,7 @@ class Schedule:
     """
 
     def __init__(self, kind: str, rate_rps: float, burstiness: float = 1.0, seed: int = 0, phase: float = 0.0) -> None:
-        if kind not in KINDS or kind == CLOSED:
+        if kind not in KINDS or kind in (CLOSED, TRACE):
             raise UsageError(f"unknown arrival {kind!r}; use one of {', '.join(KINDS)}")
         if not 0 < rate_rps < NS_PER_S:
             raise UsageError(f"cannot send {rate_rps} requests/s: the rate must be positive")

@@ -1,12 +1,12 @@
 """Request bodies of OpenAI's completions, chat and Responses APIs, with what servers add to them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.errors import UsageError
-from loadgen.prompts import USER, Prompts
+from loadgen.prompts import USER, Message, Prompts, join_messages
 from loadgen.workload import Draw
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
@@ -50,6 +50,8 @@ class BodyTemplate:
 
     def render(self, prompts: Prompts, draw: Draw) -> bytes:
         pieces = draw.pieces
+        if draw.messages is not None:
+            return self._render_given(draw.messages, draw.max_tokens)
         if self.endpoint == "completions":
             return b'%s%d,"prompt":[%s]}' % (self._head, draw.max_tokens, prompts.json_ids(pieces))
         if self.endpoint == "chat":
@@ -57,3 +59,14 @@ class BodyTemplate:
         if all(piece.role == USER for piece in pieces):
             return b'%s%d,"input":"%s"}' % (self._head, draw.max_tokens, prompts.text(pieces))
         return b'%s%d,"input":[%s]}' % (self._head, draw.max_tokens, prompts.messages(pieces))
+
+    def _render_given(self, messages: Sequence[Message], max_tokens: int) -> bytes:
+        """Put given texts into a body; completions, which know no messages, get them as lines of one text."""
+        if self.endpoint == "completions":
+            text = b"\\n".join([message.content for message in messages])
+            return b'%s%d,"prompt":"%s"}' % (self._head, max_tokens, text)
+        if self.endpoint == "chat":
+            return b'%s%d,"messages":[%s]}' % (self._head, max_tokens, join_messages(messages))
+        if len(messages) == 1:
+            return b'%s%d,"input":"%s"}' % (self._head, max_tokens, messages[0].content)
+        return b'%s%d,"input":[%s]}' % (self._head, max_tokens, join_messages(messages))

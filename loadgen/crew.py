@@ -12,13 +12,13 @@ from contracts.clock import NS_PER_MS, NS_PER_S
 from contracts.errors import UsageError
 from contracts.load import LoadSpec
 from loadgen import kinds
-from loadgen.arrival import CLOSED, Schedule
+from loadgen.arrival import CLOSED, TRACE, DueTimes, Schedule
 from loadgen.drives import MakeCaller
 from loadgen.recorder import Recorder
-from loadgen.workload import Draw, Workload
+from loadgen.workload import Draw, Requests, Source
 
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.1, 1.0
-_LEAD_NS = 10 * NS_PER_MS
+LEAD_NS = 10 * NS_PER_MS
 _CUT, _THINK = 1, 2  # what a request's own random numbers are for
 
 
@@ -43,22 +43,26 @@ class Habits:
             raise UsageError(f"cannot think for {spec.think_s} s, {spec.think!r}: use constant or exponential")
         return cls(spec.think_s, spec.think == "exponential", spec.abort_fraction, spec.abort_after_tokens)
 
-    def cut_after(self, workload: Workload, draw: Draw) -> int | None:
+    def cut_after(self, workload: Source, draw: Draw) -> int | None:
         """Say after how many chunks this request shall be cut, if it shall."""
         cut = self.abort_fraction > 0 and workload.chance(draw, _CUT) < self.abort_fraction
         return self.abort_after if cut else None
 
-    def pause_s(self, workload: Workload, draw: Draw) -> float:
+    def pause_s(self, workload: Source, draw: Draw) -> float:
         """Say how long the user thinks after this request."""
         if self.exponential and self.think_s:
             return -math.log(1.0 - workload.chance(draw, _THINK)) * self.think_s
         return self.think_s
 
 
-def schedule_of(spec: LoadSpec) -> Schedule | None:
-    """Make a spec's schedule; None in closed loop. Every load process has another one. Raises UsageError."""
+def schedule_of(spec: LoadSpec, trace: DueTimes | None = None) -> DueTimes | None:
+    """Make a spec's schedule, another one in every load process; None in closed loop. Raises UsageError."""
     if spec.arrival == CLOSED:
         return None
+    if spec.arrival == TRACE:
+        if trace is None:
+            raise UsageError("the arrival 'trace' needs a trace")
+        return trace
     if spec.rate_rps is None:
         raise UsageError(f"the arrival {spec.arrival!r} needs a rate")
     seed = (spec.workload.seed << 16) ^ spec.worker
@@ -71,10 +75,12 @@ class Crew:
 
     A first request that could not be sent counts as tried: a load against a dead server reports failures instead of
     waiting for a ramp that never ends. With a schedule it is called when every user is there, and the schedule begins.
-    `cut_*` is what a request is recorded as when its user is killed under it. `stop` ends it all.
+    `on_over` is called when the last user has no request left, `on_unusable` when the next one cannot be used. The
+    schedule begins `lead_ns` after the ramp. `cut_*` is what a request is recorded as when its user is killed under it.
+    `stop` ends it all.
     """
 
-    workload: Workload
+    workload: Source
     recorder: Recorder
     make_caller: MakeCaller
     name: str
@@ -82,8 +88,11 @@ class Crew:
     first_user: int
     spawn_rate: float
     on_ramped: Callable[[], None]
-    schedule: Schedule | None = None
+    schedule: DueTimes | None = None
     habits: Habits = field(default_factory=Habits)
+    on_over: Callable[[], None] = lambda: None
+    on_unusable: Callable[[str], None] = lambda _: None
+    lead_ns: int = LEAD_NS
     stopping: bool = False
     cut_kind: str = kinds.CANCELLED
     cut_message: str = "its user was stopped"
@@ -94,6 +103,7 @@ class Crew:
     _origin: Event = field(default_factory=Event)
     _born: int = 0
     _tried: int = 0
+    _ended: int = 0
 
     def next_index(self) -> int:
         """Give a new user its number in this process, from 0."""
@@ -108,12 +118,12 @@ class Crew:
     def first_tried(self) -> None:
         self._tried += 1
         if self._tried == self.users:
-            self._origin_ns = monotonic_ns() + _LEAD_NS
+            self._origin_ns = monotonic_ns() + self.lead_ns
             self._origin.set()
             self.on_ramped()
 
-    def await_due(self) -> int | None:
-        """Take the next due time of the schedule and sleep until then; None when the load stops first.
+    def await_due(self, draw: Draw) -> int | None:
+        """Sleep until the request is due, as it says itself or by the schedule; None when the load stops first.
 
         Free users hold the next due times, in order; when all are busy the times pass, and the next that is free
         takes the oldest, late.
@@ -122,12 +132,29 @@ class Crew:
         self._origin.wait()
         if self.stopping:
             return None
-        due_ns = self._origin_ns + self.schedule.next_ns()
+        own_ns = draw.place.due_ns
+        due_ns = self._origin_ns + (self.schedule.next_ns() if own_ns is None else own_ns)
         _sleep_until(due_ns)
         if not self.stopping:
             return due_ns
         self.unsent += due_ns < self._stop_ns
         return None
+
+    def next_request(self, requests: Requests, answer_tokens: int | None) -> Draw | None:
+        """Take a user's next request; None when there is none left, or the next one cannot be used."""
+        try:
+            return requests.next(answer_tokens)
+        except UsageError as error:
+            self.on_unusable(str(error))
+            return None
+
+    def leave(self, *, began: bool) -> None:
+        """Count a user that has no request left; one that never had any counts as having tried its first."""
+        if not began and self.schedule is None:
+            self.first_tried()
+        self._ended += 1
+        if self._ended == self.users:
+            self.on_over()
 
     def stop(self) -> None:
         """Let no request begin from now on, and count those that were due and never sent."""

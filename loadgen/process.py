@@ -25,13 +25,15 @@ from contracts.errors import ToolError, UsageError
 from contracts.load import LoadEvent, LoadSpec
 from contracts.records import RequestRow
 from loadgen import kinds
-from loadgen.crew import Crew, Habits, schedule_of
+from loadgen.arrival import TRACE
+from loadgen.crew import LEAD_NS, Crew, Habits, schedule_of
 from loadgen.drives import open_drive
 from loadgen.failing import FAILURES_A_USER, LEAST_FAILURES, FailingRule
 from loadgen.kernelclock import KernelClock
 from loadgen.lines import Lines
 from loadgen.reactor import Reactor
 from loadgen.recorder import Recorder
+from loadgen.traces.source import TRACE_LEAD_NS, TraceWorkload
 from loadgen.users import USERS, LoadEnvironment, LoadUser
 from loadgen.workload import Workload
 
@@ -75,7 +77,10 @@ class LoadProcess:
         self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
         if spec.users < 1 or spec.spawn_rate <= 0:
             raise UsageError(f"cannot run {spec.users} users at {spec.spawn_rate} users/s: both must be positive")
-        clock, workload, schedule, habits = KernelClock(), Workload(spec.workload), schedule_of(spec), Habits.of(spec)
+        clock, habits = KernelClock(), Habits.of(spec)
+        trace = TraceWorkload(spec) if spec.workload.trace else None
+        workload = trace or Workload(spec.workload)
+        schedule = schedule_of(spec, trace)
         self._drive = open_drive(spec, workload.prompts, Reactor(clock))
         least = LEAST_FAILURES if schedule else max(LEAST_FAILURES, FAILURES_A_USER * spec.users)
         rule = FailingRule(spec.give_up_s, least)
@@ -92,6 +97,9 @@ class LoadProcess:
             on_ramped=lambda: self._say("ramped"),
             schedule=schedule,
             habits=habits,
+            on_over=lambda: self._say("over"),
+            on_unusable=lambda message: self._say("unusable", message=message),
+            lead_ns=TRACE_LEAD_NS if spec.arrival == TRACE else LEAD_NS,
         )
         self._environment = LoadEnvironment(self._crew, USERS[spec.drive])
         self._environment.events.user_error.add_listener(self._on_user_error)  # type: ignore[no-untyped-call]
@@ -116,6 +124,11 @@ class LoadProcess:
                     if word.do == "ramped":
                         _spare_collections()
                     self._emit(word.do)
+                elif word.do == "over":
+                    self._emit("quota")
+                    return self._drain()
+                elif word.do == "unusable":
+                    return self._drain(word.data["message"])
                 elif word.do == "stop":
                     return self._drain()
                 else:
@@ -145,8 +158,8 @@ class LoadProcess:
             left_s = (int(data["end_ns"]) - monotonic_ns()) / NS_PER_S
             gevent.spawn_later(max(0.0, left_s), self._say, "stop")
 
-    def _drain(self) -> int:
-        """Send nothing new; let what is in flight end, for at most `drain_s`."""
+    def _drain(self, problem: str | None = None) -> int:
+        """Send nothing new; let what is in flight end, for at most `drain_s`. Then tell a problem, if there is one."""
         self._crew.stop()
         deadline_ns = monotonic_ns() + int(self._spec.drain_s * NS_PER_S)
         while self._recorder.in_flight:
@@ -162,6 +175,9 @@ class LoadProcess:
                     self._emit(word.do)
         wall_ns, cpu_ns = monotonic_ns() - self._start_ns, process_time_ns() - self._start_cpu_ns
         self._finish()
+        if problem is not None:
+            self._emit("error", message=problem)
+            return UsageError.exit_status
         self._emit(
             "done",
             completed=self._recorder.completed,

@@ -5,6 +5,7 @@ answer) unless they are meant to, and making one costs a copy of bytes.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,14 @@ class Piece:
 
 
 Pieces = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A text that was given, escaped as the inside of a JSON string, and who says it (a chat role)."""
+
+    role: str
+    content: bytes
 
 
 def make_pieces(key: int, tokens: int, role: str = USER) -> Pieces:
@@ -110,15 +119,20 @@ class Prompts:
 
     def messages(self, pieces: Pieces) -> bytes:
         """Give the prompt as the inside of a JSON array of chat messages, a new one wherever the role changes."""
-        parts = []
+        parts: list[Message] = []
         at = 0
         while at < len(pieces):
             end, role = at + 1, pieces[at].role
             while end < len(pieces) and pieces[end].role == role:
                 end += 1
-            parts.append(b'{"role":"%s","content":"%s"}' % (role.encode(), self.text(pieces[at:end])))
+            parts.append(Message(role, self.text(pieces[at:end])))
             at = end
-        return b",".join(parts)
+        return join_messages(parts)
+
+
+def join_messages(messages: Sequence[Message]) -> bytes:
+    """Give the inside of a JSON array of chat messages."""
+    return b",".join([b'{"role":"%s","content":"%s"}' % (one.role.encode(), one.content) for one in messages])
 
 
 def _join(ids: tuple[int, ...]) -> bytes:

@@ -175,4 +175,5 @@ def _row(worker: int, seq: int, draw: Draw, outcome: Outcome, scheduled_ns: int 
         session=place.session,
         turn=place.turn,
         shared_prefix=place.shared_prefix,
+        trace_line=place.trace_line,
     )

@@ -38,6 +38,7 @@ class LoadUser(User):
         self._requests = crew.workload.requests(crew.first_user + self._index)
         self._answer_tokens: int | None = None
         self._failures = 0
+        self._began = False
 
     def on_start(self) -> None:
         self._crew.await_turn(self._index)
@@ -52,11 +53,13 @@ class LoadUser(User):
         crew = self._crew
         if crew.stopping:
             raise StopUser
-        draw = self._requests.next(self._answer_tokens)
+        draw = crew.next_request(self._requests, self._answer_tokens)
         if draw is None:
+            crew.leave(began=self._began)
             raise StopUser
+        self._began = True
         if crew.schedule is not None:
-            due_ns = crew.await_due()
+            due_ns = crew.await_due(draw)
             if due_ns is None:
                 raise StopUser
             self._one(draw, due_ns)

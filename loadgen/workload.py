@@ -10,7 +10,7 @@ import numpy as np
 
 from contracts.load import SessionSpec, WorkloadSpec
 from loadgen.lengths import read_lengths
-from loadgen.prompts import ASSISTANT, SYSTEM, USER, Pieces, Prompts, make_pieces, mix
+from loadgen.prompts import ASSISTANT, SYSTEM, USER, Message, Pieces, Prompts, make_pieces, mix
 
 _MASK = (1 << 64) - 1
 _PREFIX, _TURNS, _ANSWER = 0x9F1E, 0x7065, 0xA125  # what else than a prompt is drawn from a seed or a request
@@ -18,11 +18,17 @@ _PREFIX, _TURNS, _ANSWER = 0x9F1E, 0x7065, 0xA125  # what else than a prompt is 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request belongs, as far as that applies: the user's session and turn (from 0), its prefix's group."""
+    """Where a request belongs, as far as that applies.
+
+    The user's session and turn (from 0), the group of its shared prefix, its line in the trace, and when the trace says
+    that it is due (ns from the schedule's beginning).
+    """
 
     session: int | None = None
     turn: int | None = None
     shared_prefix: int | None = None
+    trace_line: int | None = None
+    due_ns: int | None = None
 
 
 NOWHERE = Place()
@@ -30,7 +36,7 @@ NOWHERE = Place()
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One request of the workload: its two lengths in tokens, and what its prompt is made of."""
+    """One request of the workload: its two lengths in tokens, and what its prompt is made of (pieces, or messages)."""
 
     user: int
     n: int
@@ -38,6 +44,7 @@ class Draw:
     max_tokens: int
     pieces: Pieces
     place: Place = NOWHERE
+    messages: tuple[Message, ...] | None = None
 
 
 class Requests(Protocol):
@@ -48,6 +55,18 @@ class Requests(Protocol):
 
         `answer_tokens` is how many the last request brought; None after a failure, and at first.
         """
+
+
+class Source(Protocol):
+    """Where a load's requests come from: drawn, or taken from a trace."""
+
+    prompts: Prompts
+
+    def requests(self, user: int) -> Requests:
+        """Give the requests of the user with this number."""
+
+    def chance(self, draw: Draw, use: int) -> float:
+        """Give a number from 0 to below 1 that belongs to this request and this use of it."""
 
 
 class Workload:
@@ -94,11 +113,16 @@ class Workload:
 
     def chance(self, draw: Draw, use: int) -> float:
         """Give a number from 0 to below 1 that belongs to this request and this use of it."""
-        return (mix(mix(self._seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
+        return chance(self._seed, draw, use)
 
     def token_ids(self, draw: Draw) -> list[int]:
         """Give the prompt as a list of token ids; for tests and tools, not for the hot path."""
         return list(np.frombuffer(self.prompts.int32(draw.pieces), dtype="<i4").tolist())
+
+
+def chance(seed: int, draw: Draw, use: int) -> float:
+    """Give a number from 0 to below 1 that belongs to a seed, a request and what it is for."""
+    return (mix(mix(seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
 
 
 class _Sessions:

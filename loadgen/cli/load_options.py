@@ -26,9 +26,9 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--arrival",
-        choices=["closed", "constant", "poisson", "gamma"],
+        choices=["closed", "constant", "poisson", "gamma", "trace"],
         default="closed",
-        help="closed loop, or an open loop by a seeded schedule at --rate (%(default)s)",
+        help="closed loop, or an open loop: by a seeded schedule at --rate, or at a --trace's own times (%(default)s)",
     )
     parser.add_argument("--rate", type=parsing.positive, metavar="R", help="requests/s of an open loop")
     parser.add_argument("--burstiness", type=parsing.positive, metavar="B", default=1.0, help="of --arrival gamma (1)")
@@ -55,13 +55,17 @@ def load_plan(
     options: argparse.Namespace, drive: str, concurrency: list[int], *, duration_s: float, warmup_s: float
 ) -> LoadPlan:
     """Make the load's plan; `duration_s` and `warmup_s` hold where the options say nothing. Raises UsageError."""
-    if (options.arrival == "closed") != (options.rate is None):
-        raise UsageError("--arrival constant, poisson or gamma goes with --rate R, and a closed loop goes without")
+    if (options.arrival in ("closed", "trace")) != (options.rate is None):
+        raise UsageError("--arrival constant, poisson or gamma goes with --rate R, and closed or trace without")
+    workload = workload_spec(options, drive)
+    to_the_end = options.requests or workload.trace
+    if options.arrival == "trace":
+        warmup_s = 0.0
     return LoadPlan(
         drive=drive,
         endpoint=options.endpoint,
-        workload=workload_spec(options),
-        duration_s=options.duration or (None if options.requests else duration_s),
+        workload=workload,
+        duration_s=options.duration or (None if to_the_end else duration_s),
         requests=options.requests,
         warmup_s=warmup_s if options.warmup is None else options.warmup,
         ramp_s=max(MIN_RAMP_S, max(concurrency) / RAMP_USERS_PER_S),

@@ -9,10 +9,13 @@ from pathlib import Path
 from contracts.errors import UsageError
 from contracts.load import PrefixSpec, SessionSpec, WorkloadSpec
 from loadgen.cli import parsing
+from loadgen.cli.trace_options import add_trace_options, trace_spec
 from loadgen.files import digest
 from loadgen.lengths import NOTATION, read_lengths
+from loadgen.traces.formats import TIMED
 
 DEFAULT_ISL, DEFAULT_OSL = 4096, 64
+OF_TRACE = "trace"
 _PREFIX = re.compile(r"^([1-9]\d{0,5}):([1-9]\d{0,6})$", re.ASCII)
 
 
@@ -61,6 +64,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--profile", choices=sorted(PROFILES), help="defaults of the options above, as docs/load.md says"
     )
+    add_trace_options(parser)
 
 
 def shared_prefix(text: str) -> PrefixSpec:
@@ -78,8 +82,16 @@ def think_s(options: argparse.Namespace) -> float:
     return profile.think_s if profile else 0.0
 
 
-def workload_spec(options: argparse.Namespace) -> WorkloadSpec:
-    """Make the workload's spec. Raises UsageError for what cannot be drawn from."""
+def workload_spec(options: argparse.Namespace, drive: str) -> WorkloadSpec:
+    """Make the workload's spec. Raises UsageError for what cannot be drawn from, or replayed."""
+    trace = trace_spec(options, drive)
+    if trace is not None:
+        osl = _whole(OF_TRACE if trace.format in TIMED else options.osl or DEFAULT_OSL)
+        if osl != OF_TRACE and read_lengths(osl, what="--osl").partners is not None:
+            raise UsageError("--osl: a trace has its own prompts, so a file of pairs is of no use")
+        return WorkloadSpec(
+            OF_TRACE, osl, options.spread, options.spread, options.seed, lengths_digest=_digest([osl]), trace=trace
+        )
     profile = PROFILES.get(options.profile)
     isl = _whole(options.isl or (profile.isl if profile else DEFAULT_ISL))
     osl = _whole(options.osl or (profile.osl if profile else DEFAULT_OSL))

@@ -13,6 +13,8 @@ from analysis.view import make_view
 
 SESSIONS = {"session": {"turns": 3, "turn_isl": 100, "max_context": None}, "prefix": {"groups": 4, "tokens": 2048}}
 
+TRACE = {"path": "/data/t.jsonl", "format": "mooncake", "digest": "ab", "time_scale": 2.0, "turns": None}
+
 
 def sweep(path: Path, **workload: Any) -> Study:
     write_sweep(path, [("1", 4, 1, Recipe())])
@@ -37,6 +39,7 @@ def test_equal_workloads_may_be_compared_and_absent_options_are_their_defaults(t
         ({"prefix": SESSIONS["prefix"]}, "prefix.groups"),
         ({"arrival": "poisson", "rate_rps": 5.0}, "arrival is closed in one and poisson in the other"),
         ({"think_s": 1.0}, "think_s"),
+        ({"trace": TRACE}, "trace.digest is None in one and ab in the other"),
     ],
 )
 def test_another_workload_is_refused_by_name(tmp_path: Path, workload: dict[str, Any], named: str) -> None:
@@ -49,3 +52,15 @@ def test_the_report_says_which_workload_was_run(tmp_path: Path) -> None:
     assert "ISL 4096" in meta
     assert "sessions of 3 turns, each with 100 new tokens" in meta
     assert "4 shared prefixes of 2048 tokens" in meta
+
+
+def test_a_trace_is_named_instead_of_lengths_that_it_has_itself(tmp_path: Path) -> None:
+    words = {"trace": TRACE, "arrival": "trace", "isl": "trace", "osl": "trace"}
+    meta = make_view(sweep(tmp_path / "one", **words)).meta
+    assert "trace t.jsonl (mooncake), at its own times x 2.0" in meta
+    assert not [part for part in meta if "SL " in part]
+
+
+def test_the_same_trace_at_another_place_may_be_compared(tmp_path: Path) -> None:
+    one = sweep(tmp_path / "one", trace=TRACE)
+    assert refusals(one, sweep(tmp_path / "two", trace=TRACE | {"path": "/other/t"}), cross_machine=False) == []
