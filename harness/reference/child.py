@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.reference.observed import let_observers_in
+
 STOP_TIMEOUT_S = 10.0
 
 
@@ -57,6 +59,7 @@ def take_task(on_orphaned: Callable[[dict[str, Any]], None] = lambda _: None) ->
     Ctrl-C, which reaches the whole process group, is left to the parent: it ends its children in order.
     """
     task: dict[str, Any] = json.loads(_read_line(0))
+    let_observers_in()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, args=(task, on_orphaned), name="parent_watch", daemon=True).start()
     return task

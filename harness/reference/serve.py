@@ -17,6 +17,7 @@ from harness.reference.frontend.direct import DirectDrive
 from harness.reference.frontend.others import OtherFrontends
 from harness.reference.frontend.server import listen, serve_frontend
 from harness.reference.frontend.truth import PerfLog
+from harness.reference.observed import let_observers_in
 from harness.reference.proxy import RpcProxy
 from harness.reference.rank0 import Rank0
 from harness.reference.rpc.envelope import RPCError
@@ -108,6 +109,7 @@ def _cpus(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 130 when the signal came before the stack was up."""
     settings = settings_from(options)
+    let_observers_in()
     log.set_level(settings.log_level)
     listeners = listen(options.host, options.port, settings.http_frontends)
     try:

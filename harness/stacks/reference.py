@@ -16,6 +16,7 @@ from contracts.records import ServerRow
 from harness.httpget import call, get_json
 from harness.placement import Placement
 from harness.process import Child, Guard, wait_until
+from harness.reference.observed import VARIABLE
 from harness.reference.settings import KNOBS, ReferenceSettings, require_extras, unknown_knob
 from harness.stacks.base import RunningServer, ServerView
 
@@ -101,7 +102,7 @@ class ReferenceStack:
 
 
 def _environment(knobs: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, **knobs}
+    return {**os.environ, VARIABLE: str(os.getpid()), **knobs}
 
 
 def _await_ready(child: Child, log: Path) -> str:

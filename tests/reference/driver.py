@@ -40,13 +40,14 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(**env: str) -> Iterator[Stack]:
-    """Start a stack; whatever the test does, it is gone afterwards."""
+def running_stack(*prefix: str, **env: str) -> Iterator[Stack]:
+    """Start a stack (by the command `prefix`, if given); whatever the test does, it is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="t-") as name:
         folder = Path(name)
         log = open(folder / "server.log", "w+")  # noqa: SIM115 - closed below, after the process ended
+        serve = [sys.executable, "-m", "harness.reference.serve", "--port", "0"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.reference.serve", "--port", "0", "--direct-socket", str(folder / "direct")],
+            [*prefix, *serve, "--direct-socket", str(folder / "direct")],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": name, **env},

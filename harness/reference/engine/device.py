@@ -4,6 +4,7 @@ Nothing of its time is spent on the CPU: operator launches are real system calls
 a step is one sleep until the step's computed end, as a CUDA stream synchronisation is for the calling thread.
 """
 
+import ctypes
 import os
 import time
 import zlib
@@ -25,6 +26,12 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _EOS_ONE_IN = np.uint64(1024)
+PR_SET_TIMERSLACK = 29
+
+
+def sleep_exactly() -> None:
+    """Have this thread's sleeps end when they are due, as a wait for a GPU does, and not up to 50 us later."""
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def prompt_seed(prompt: bytes) -> int:

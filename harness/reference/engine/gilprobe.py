@@ -6,7 +6,9 @@ the wait for the GIL (and for the few locks that it shares with threads which ho
 
     gil_wait = wall - cpu - run queue - deliberate waits
 
-CPU time is CLOCK_THREAD_CPUTIME_ID, run-queue time the second field of the thread's schedstat; both are exact.
+CPU time is CLOCK_THREAD_CPUTIME_ID, run-queue time the second field of the thread's schedstat; both are exact. The GIL
+is kept while they are read: a probe that gave it up would add a point at which it can be lost, and measure itself.
+`benchmarks/probe_cost.py` measures what the probe costs.
 """
 
 import ctypes
@@ -14,7 +16,10 @@ import os
 import threading
 import time
 
-PR_SET_TIMERSLACK = 29
+_LINE_BYTES = 128
+_pread = ctypes.PyDLL(None).pread  # PyDLL calls keep the GIL, os.pread gives it up
+_pread.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
+_pread.restype = ctypes.c_ssize_t
 
 
 class GilProbe:
@@ -22,13 +27,13 @@ class GilProbe:
 
     def __init__(self) -> None:
         self._schedstat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        # sleeps of this thread end when they are due: 50 us of slack a step would be counted as GIL wait
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._line = ctypes.create_string_buffer(_LINE_BYTES)
         self._deliberate_ns = 0
         self._wall_ns, self._cpu_ns, self._queue_ns = self._read()
 
     def _read(self) -> tuple[int, int, int]:
-        queue_ns = int(os.pread(self._schedstat, 64, 0).split()[1])
+        _pread(self._schedstat, self._line, _LINE_BYTES, 0)
+        queue_ns = int(self._line.value.split()[1])
         return time.monotonic_ns(), time.thread_time_ns(), queue_ns
 
     def waited(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.reference import log
 from harness.reference.engine.blocks import BlockManager
-from harness.reference.engine.device import Step, make_device
+from harness.reference.engine.device import Step, make_device, sleep_exactly
 from harness.reference.engine.gilprobe import GilProbe
 from harness.reference.engine.host import FaithfulHost, HostWork
 from harness.reference.engine.intake import Intake, Queued
@@ -69,6 +69,7 @@ class ExecutorLoop:
 
     def run(self) -> None:
         """Turn until the intake says stop."""
+        sleep_exactly()
         self._probe = GilProbe() if self._settings.gil_probe == "on" else None
         try:
             if self._settings.overlap == "on":
