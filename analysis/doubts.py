@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from analysis.compare import BLOCKS_FOR_A_VERDICT, Comparison
 from analysis.limits import CpuUse, Limit
-from analysis.metrics import CellMetrics
+from analysis.metrics import CellMetrics, Spread
 from analysis.plan import SweepInfo
 from analysis.tables import CellTables
 from contracts.doubts import REMEDIES, Doubt
 
 CLIENT_CPU_LIMIT = 0.90
 LAG_OF_LATENCY = 0.10
+LAG_OF_REQUEST = 0.02  # as much load as the self-test may lose
+MOST_BOUNDED = 0.10
 TIMER_GRANULARITY_MS = 2.0
 CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
@@ -42,7 +44,22 @@ def sweep_doubts(info: SweepInfo, cells: Sequence[CellTables], comparison: Compa
     missing = (info.planned_cells or 0) - len(cells)
     if missing > 0 and not comparison.incomplete:
         doubts.append(Doubt("blocks_incomplete", f"{missing} of {info.planned_cells} planned cells never began"))
+    doubts += _beyond_selftest(info, cells)
     return doubts
+
+
+def _beyond_selftest(info: SweepInfo, cells: Sequence[CellTables]) -> Iterator[Doubt]:
+    """Warn of more users a load process over HTTP than the self-test found it fit for."""
+    users, failed_at = (info.client_trust.get(name, "") for name in ("users", "failed_at"))
+    workers = info.plan.get("workers", "")
+    if info.plan.get("drive") != "http" or not (users.isdecimal() and failed_at.isdecimal() and workers.isdecimal()):
+        return
+    share = max((cell.info.concurrency for cell in cells), default=0) / max(int(workers), 1)
+    if share > int(users):
+        why = info.client_trust.get("why", "")
+        yield Doubt(
+            "beyond_selftest", f"{share:.0f} users in one load process; good at {users}, and at {failed_at}: {why}"
+        )
 
 
 def _recorded(cell: CellTables) -> Iterator[Doubt]:
@@ -79,14 +96,19 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
 
 
 def _client(metrics: CellMetrics, cpu: CpuUse) -> Iterator[tuple[str, str]]:
-    """Saturated: > 0.90 of a core, or the lag's p99 above a tenth of TTFT p50, or its p50 above a tenth of TPOT p50.
+    """Saturated: > 0.90 of a core, or so late that the figures or the load suffer.
 
-    Every TTFT holds one lag, so its tail matters there; a gap is the difference of two arrivals, so a rare late
-    wake-up moves few of thousands of gaps and the typical lag counts. A timer's own granularity is no lag.
+    Where the kernel told when bytes arrived, lateness is in no latency: it bounds gaps from above when chunks share a
+    read, and it makes users send their next request later. Else the lag's p99 must stay below a tenth of TTFT p50,
+    since every TTFT holds one lag, and its p50 below a tenth of TPOT p50, since a gap is the difference of two arrivals
+    and a rare late wake-up moves few of thousands. A timer's own granularity is no lag.
     """
     used = max((value for value in (metrics.client_cpu_fraction, cpu.load) if value is not None), default=0.0)
     if used > CLIENT_CPU_LIMIT:
         yield "client_saturated", f"a load process used {used:.2f} of a core over the window"
+        return
+    if metrics.arrival_lag_ms is not None:
+        yield from _late_looks(metrics, metrics.arrival_lag_ms)
         return
     lag = metrics.client_lag_ms
     if lag is None:
@@ -101,6 +123,16 @@ def _client(metrics: CellMetrics, cpu: CpuUse) -> Iterator[tuple[str, str]]:
             "client_saturated",
             f"it woke {lag.p50:.1f} ms late (p50), against a TPOT p50 of {metrics.tpot_ms.p50:.1f} ms",
         )
+
+
+def _late_looks(metrics: CellMetrics, lag: Spread) -> Iterator[tuple[str, str]]:
+    if metrics.e2e_ms and lag.p50 > LAG_OF_REQUEST * metrics.e2e_ms.p50:
+        late = f"arrivals were seen up to {lag.p50:.1f} ms late (p50 of a request's worst)"
+        late += f", against {metrics.e2e_ms.p50:.0f} ms a request: users sent their next one as late"
+        yield "client_saturated", f"{late}. Latencies are by the kernel's clock and hold none of it"
+    elif metrics.bounded_fraction is not None and metrics.bounded_fraction > MOST_BOUNDED:
+        merged = f"{metrics.bounded_fraction:.0%} of the chunks shared a read with a later one"
+        yield "client_saturated", f"{merged}: gaps between them are bounded, not exact. TTFT is by the kernel's clock"
 
 
 def _load(cell: CellTables, metrics: CellMetrics) -> Iterator[tuple[str, str]]:

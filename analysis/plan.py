@@ -44,6 +44,7 @@ class SweepInfo:
     versions: Mapping[str, str]
     git: Mapping[str, str]
     stack_settings: Mapping[str, str]
+    client_trust: Mapping[str, str]
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "SweepInfo":
@@ -69,6 +70,7 @@ class SweepInfo:
             versions=flatten(document.get("versions")),
             git=flatten(document.get("git")),
             stack_settings=flatten(document.get("stack_settings")),
+            client_trust=flatten(document.get("client_trust")),
         )
 
     def order_settings(self, settings: Iterable[Setting]) -> list[Setting]:

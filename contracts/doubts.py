@@ -30,6 +30,8 @@ REMEDIES = {
     "cell_failed": "The cell did not finish; see its error. --resume runs it again.",
     "observer_failed": "An observer stopped early; its records are incomplete.",
     "file_limit": "The hard limit on open files forbids the users asked for. Raise it (ulimit -Hn) and repeat.",
+    "beyond_selftest": "By loadgen selftest, one load process on this machine did not tell the truth at so many users. "
+    "Use more --workers on more cores, or a lower --concurrency; measure again with loadgen selftest.",
     "blocks_incomplete": "Some blocks lack a cell of this comparison; only complete pairs were used. --resume runs "
     "the missing ones.",
 }

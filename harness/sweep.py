@@ -3,7 +3,7 @@
 import resource
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,13 @@ def _check_file_limit(concurrency: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
 
 
-def begin(folder: SweepFolder, plan: Plan, argv: Sequence[str]) -> list[Cell]:
-    """Lay out a new sweep. Raises UsageError when the folder already holds something."""
+def begin(
+    folder: SweepFolder, plan: Plan, argv: Sequence[str], *, client_trust: Mapping[str, Any] | None = None
+) -> list[Cell]:
+    """Lay out a new sweep. `client_trust` is what the client's self-test said of this machine.
+
+    Raises UsageError when the folder already holds something.
+    """
     if folder.json.exists():
         raise UsageError(
             f"{folder.path} already holds a sweep: go on with it by --resume {folder.path}, or give another --out"
@@ -62,7 +67,7 @@ def begin(folder: SweepFolder, plan: Plan, argv: Sequence[str]) -> list[Cell]:
         folder.cells.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to {folder.path}: {error.strerror}. Give another --out") from error
-    write_json(folder.json, _document(plan, cells, argv))
+    write_json(folder.json, {**_document(plan, cells, argv), "client_trust": client_trust})
     return cells
 
 

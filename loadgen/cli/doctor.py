@@ -13,9 +13,13 @@ from contracts.errors import ToolError, UsageError
 from harness.observers.gil.memory import PROC
 from harness.observers.gil.sampler import GilSampler
 from harness.observers.gil_stacks import find_py_spy
+from loadgen import selftest
+from loadgen.ceiling import describe, find_ceiling, tokens_per_s
+from loadgen.selftest import Level
 
 FORMAT = 1
 _TRIES = 20
+CLIENT_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,42 @@ class Check:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what may be observed on this machine",
+        help="say what may be observed on this machine, or what its client can carry",
         description="Try every channel that the observers use on a process started for it, and say how to permit the "
         "rest. Exit status 1 when the GIL cannot be watched.",
         epilog="example: loadgen doctor --json",
     )
+    parser.add_argument(
+        "--client", action="store_true",
+        help="measure instead how many tokens/s one load process can follow here (some two minutes)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    return _client(options) if options.client else _observers(options)
+
+
+def _client(options: argparse.Namespace) -> int:
+    """Measure the client's ceiling; exit status 1 when it is late from the first level on."""
+
+    def measure(users: int) -> Level:
+        print(f"{users} users ...", file=sys.stderr, flush=True)
+        return selftest.measure(users, CLIENT_SECONDS)
+
+    ceiling = find_ceiling(measure)
+    if options.json:
+        good, late = (None if one is None else asdict(one) | {"tokens_s": tokens_per_s(one)}
+                      for one in (ceiling.good, ceiling.late))  # fmt: skip
+        json.dump({"format": FORMAT, "good": good, "late": late}, sys.stdout, indent=1)
+        print()
+    else:
+        print("\n".join(describe(ceiling)))
+    return 0 if ceiling.good is not None else 1
+
+
+def _observers(options: argparse.Namespace) -> int:
     program = "import sys, threading; print('up', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

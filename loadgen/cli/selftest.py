@@ -9,7 +9,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.cli import parsing
+from loadgen.cli import parsing, trust
+from loadgen.cli.trust import Trust
 from loadgen.selftest import Level, measure
 
 DEFAULT_LEVELS = [64, 256, 1024, 2048, 4096]
@@ -24,7 +25,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "selftest",
         help="measure this tool's own error, against a server of known truth",
-        description=__doc__ + " It stops at the first level that fails twice; exit status 1 when that is the first.",
+        description=__doc__ + " It stops at the first level that fails twice; exit status 1 when that is the first. "
+        "Sweeps beyond the last good level then carry a warning.",
         epilog="example: loadgen selftest --levels 400,2048",
     )
     parser.add_argument(
@@ -48,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
         if levels[-1].complaints:
             break
     trusted = max((level.users for level in levels if not level.complaints), default=None)
+    last = levels[-1]
+    trust.save(Trust.now(trusted or 0, last.users if last.complaints else None, "; ".join(last.complaints)))
     if options.json:
         shown = [{**asdict(level), "complaints": level.complaints} for level in levels]
         print(json.dumps({"levels": shown, "trusted_users": trusted}, indent=1))

@@ -14,6 +14,7 @@ from loadgen.cli import parsing
 from loadgen.cli.conclude import carry_out
 from loadgen.cli.load_options import add_load_options, load_plan
 from loadgen.cli.presets import PRESETS, with_preset
+from loadgen.cli.trust import recall
 
 KNOB = "TLLM_RPC_SUBMIT_BATCH_MAX"
 DEFAULT_FACTORS = {KNOB: ["1", "8", "16", "32", "64"]}
@@ -103,5 +104,5 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         stack = STACKS[plan.stack]()
         sweeps.check_plan(plan, stack)
         folder = SweepFolder(options.out or default_folder())
-        cells = sweeps.begin(folder, plan, argv)
+        cells = sweeps.begin(folder, plan, argv, client_trust=recall())
     return carry_out(folder, plan, cells, stack)

@@ -63,6 +63,8 @@ class Recipe:
     sample_errors: int = 0
     fail_every: int = 0
     error: str = "broken pipe"
+    arrival_lag_ms: float | None = None
+    merged_chunks: int = 0
 
 
 def write_sweep(
@@ -184,6 +186,9 @@ def _requests(
                     output_tokens_source="usage",
                     error_kind="http_500" if failed else None,
                     error=recipe.error if failed else None,
+                    arrival_clock=None if recipe.arrival_lag_ms is None else "kernel",
+                    merged_chunks=None if recipe.arrival_lag_ms is None else recipe.merged_chunks,
+                    client_lag_ns=None if recipe.arrival_lag_ms is None else int(recipe.arrival_lag_ms * MS),
                 )
             )
             served.append(

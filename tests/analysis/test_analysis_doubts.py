@@ -33,6 +33,8 @@ def test_a_cell_without_a_fault_has_no_warning(tmp_path: Path) -> None:
     [
         (Recipe(load_cpu=0.95), "client_saturated"),
         (Recipe(lag_ms=30), "client_saturated"),
+        (Recipe(arrival_lag_ms=10), "client_saturated"),
+        (Recipe(arrival_lag_ms=1, merged_chunks=3), "client_saturated"),
         (Recipe(fail_every=5), "requests_failed"),
         (Recipe(window_s=0.5), "window_short"),
         (Recipe(warmup_s=0.1), "warmup_short"),
@@ -67,6 +69,20 @@ def test_a_failed_cell_gives_its_reason(tmp_path: Path) -> None:
 
 def test_a_timers_granularity_does_not_make_a_client_saturated(tmp_path: Path) -> None:
     assert "client_saturated" not in codes(one(tmp_path, Recipe(lag_ms=1.5)))
+
+
+def test_a_late_client_with_kernel_times_that_kept_its_load_is_not_saturated(tmp_path: Path) -> None:
+    assert "client_saturated" not in codes(one(tmp_path, Recipe(lag_ms=30, arrival_lag_ms=2)))
+
+
+@pytest.mark.parametrize(("workers", "warned"), [(1, True), (2, False)])
+def test_more_users_a_process_than_the_self_test_found_good_are_warned_of(
+    tmp_path: Path, workers: int, warned: bool
+) -> None:
+    trust = {"users": 4, "failed_at": 8, "why": "only 80% of the load was kept", "measured_at": "2025-06-01"}
+    plan = {"drive": "http", "workers": workers, "factors": {"A": ["1"]}}
+    write_sweep(tmp_path, [("1", 8, 0, Recipe())], document={"client_trust": trust, "plan": plan})
+    assert ("beyond_selftest" in codes(tmp_path)) is warned
 
 
 def test_two_blocks_are_few_and_a_missing_cell_leaves_a_block_incomplete(tmp_path: Path) -> None:

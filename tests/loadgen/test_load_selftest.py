@@ -23,6 +23,11 @@ GOOD = Level(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 def bad(level: Level) -> Level:
     return Level(**{**{name: getattr(level, name) for name in Level.__slots__}, "load_kept": 0.5})
 
