@@ -105,7 +105,7 @@ def contend(over: threading.Event) -> None:
 def measure(active: int, *, contended: bool, seconds: float) -> list[Stretch]:
     settings = ReferenceSettings(max_batch_size=active)
     intake = Switching(active, stretch_turns=8 if active > 500 else 25, until_s=time.monotonic() + seconds)
-    turns = IterationLog(lambda: (0, 0))
+    turns = IterationLog(settings, lambda: (0, 0))
     loop = intake.loop = ExecutorLoop(settings, intake, lambda _: None, turns.record)
     over = threading.Event()
     helpers = [threading.Thread(target=contend, args=(over,)) for _ in range(2 if contended else 0)]

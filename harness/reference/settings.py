@@ -260,6 +260,14 @@ class ReferenceSettings:
         high=64,
         published="num_postprocess_workers",
     )
+    iter_log: str = _knob(
+        "extended",
+        "REFSTACK_ITER_LOG",
+        "a log line per turn: original, as print_iter_log has it; original-rc15, as it had it until 1.3.0rc15; "
+        "extended, with microseconds and keys of ours (new requests, submits, the loop's GIL wait)",
+        published="print_iter_log",
+        choices=("extended", "original", "original-rc15"),
+    )
     log_level: str = _knob(
         "info",
         "TLLM_LOG_LEVEL",

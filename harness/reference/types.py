@@ -173,7 +173,10 @@ class PackedGenerationRequest(GenerationRequest):
 
 @dataclass(slots=True)
 class RequestTiming:
-    """Rank 0's times of one request, CLOCK_MONOTONIC seconds; `first_iter` and `last_iter` are loop turns."""
+    """Rank 0's times of one request, CLOCK_MONOTONIC seconds; `first_iter` and `last_iter` are loop turns.
+
+    `prompt_blocks` and `blocks` count the KV-cache blocks that it got for its prompt, and in all.
+    """
 
     arrival_time: float
     first_scheduled_time: float = 0.0
@@ -181,6 +184,8 @@ class RequestTiming:
     last_token_time: float = 0.0
     first_iter: int = 0
     last_iter: int = 0
+    prompt_blocks: int = 0
+    blocks: int = 0
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from driver import FAST, Stack, alive, get, kill_and_await_the_end_of, random_shapes, running_stack, settled
 
+from contracts.clock import NS_PER_S, clock_pair
+from harness.observers.iterlog import parse_line
 from harness.reference import tokens
 
 pytestmark = pytest.mark.stack
@@ -119,12 +121,57 @@ def test_perf_metrics_order_the_times_of_each_request_and_drain(stack: Stack) ->
     assert get(stack, "/perf_metrics") == []
 
 
+def test_perf_metrics_have_the_originals_names_and_count_blocks(stack: Stack) -> None:
+    get(stack, "/perf_metrics")
+    disaggregated = {**HANDED_OVER, "ctx_request_id": 77}
+    body = {"prompt": list(range(1, 65)), "max_tokens": 40, "ignore_eos": True, "disaggregated_params": disaggregated}
+    post(stack, "/v1/completions", body)
+    (record,) = get(stack, "/perf_metrics")
+    assert record["ctx_request_id"] == 77
+    metrics = record["perf_metrics"]
+    assert metrics["last_iter"] - metrics["first_iter"] >= 39
+    assert metrics["kv_cache_metrics"] == {
+        "num_total_allocated_blocks": 4,
+        "num_new_allocated_blocks": 4,
+        "num_reused_blocks": 0,
+        "num_missed_blocks": 2,
+    }
+
+
+@pytest.mark.parametrize("overlap", ["on", "off"])
+@pytest.mark.parametrize("form", ["extended", "original", "original-rc15"])
+def test_iteration_stats_and_log_lines_of_every_form_tell_the_same_turns(form: str, overlap: str) -> None:
+    with running_stack(REFSTACK_ITER_LOG=form, REFSTACK_OVERLAP=overlap, **FAST) as stack:
+        post(stack, "/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 6, "ignore_eos": True})
+        settled(stack)
+        rows = get(stack, "/metrics")
+        assert get(stack, "/metrics") == []
+        log = (stack.folder / "server.log").read_text().splitlines()
+    lines = [line for line in (parse_line(text, clock_pair()) for text in log) if line is not None]
+    assert [line.iteration for line in lines] == [row["iter"] for row in rows]
+    assert [line.host_step_ms for line in lines] == [row["hostStepTimeMS"] for row in rows]
+    assert [line.prev_device_step_ms for line in lines] == [row.get("prevDeviceStepTimeMS") for row in rows]
+    batches = [row["inflightBatchingStats"] for row in rows]
+    assert [line.scheduled_requests for line in lines] == [one["numScheduledRequests"] for one in batches]
+    assert [line.ctx_tokens for line in lines] == [one["numCtxTokens"] for one in batches]
+    assert [line.generation_tokens for line in lines] == [one["numGenRequests"] for one in batches]
+    assert sum(one["numContextRequests"] for one in batches) == 1
+    assert sum(one["numCtxTokens"] for one in batches) == 3
+    assert sum(one["numGenRequests"] for one in batches) == 5
+    assert sum(row["numCompletedRequests"] for row in rows) == 1
+    assert {row["schedulerMode"] for row in rows} == {"overlap" if overlap == "on" else "non_overlap"}
+    assert all(row["kvCacheStats"]["maxNumBlocks"] == 524_288 for row in rows)
+    assert rows[0]["newActiveRequestsQueueLatencyMS"] > 0
+    extended = form == "extended"
+    assert all((line.rpc_requests is not None) == (line.gil_wait_ms is not None) == extended for line in lines)
+    assert all((line.kv_cache_util is None) == (form == "original-rc15") for line in lines)
+    now_ns = clock_pair().monotonic_ns
+    assert all(now_ns - 60 * NS_PER_S < line.t_ns < now_ns for line in lines)
+
+
 def test_observation_endpoints_answer(stack: Stack) -> None:
     assert get(stack, "/v1/models")["data"][0]["id"] == "reference"
     assert get(stack, "/version")["stack"] == "reference"
-    post(stack, "/v1/completions", {"prompt": [1, 2], "max_tokens": 6})
-    rows = get(stack, "/metrics")
-    assert {"iter", "hostStepTimeMS", "inflightBatchingStats"} <= rows[0].keys()
     info = get(stack, "/server_info")
     names = {name for process in info["processes"] for name in process["threads"].values()}
     assert {"executor_loop", "rpc_server_thread", "rpc_client_loop", "rpc_proxy_main_loop", "MainThread"} <= names

@@ -36,7 +36,7 @@ class Executor:
         intake: Intake = LocalIntake(self._queue)
         if settings.ranks > 1:
             intake = self._group = RankGroup(settings, LocalIntake(self._queue))
-        self.iterations = IterationLog(submit_counters)
+        self.iterations = IterationLog(settings, submit_counters)
         self._loop = ExecutorLoop(settings, intake, self.post, self.iterations.record)
         self._enqueue_lock = threading.Lock()
         self._next_request_id = 1

@@ -28,6 +28,7 @@ Record = Callable[[Iteration], None]
 class _Launched:
     batch: Batch
     step: Step
+    began_s: float
 
 
 class ExecutorLoop:
@@ -51,6 +52,8 @@ class ExecutorLoop:
         self._free_slots = list(range(settings.max_batch_size - 1, -1, -1))
         self._early: list[EngineResponse] = []
         self._fetched = 0
+        self._completed = 0
+        self._queue_latency_s = 0.0
         self._stopping = False
         self._probe: GilProbe | None = None
 
@@ -93,8 +96,9 @@ class ExecutorLoop:
                 self._enqueue_responses([])
                 turn.restart(self._probe)  # an idle turn is no step
                 continue
+            began_s = time.monotonic()
             batch = self._host.schedule(list(self._active.values()))
-            launched = _Launched(batch, self._forward_step(batch)) if batch.size else None
+            launched = _Launched(batch, self._forward_step(batch), began_s) if batch.size else None
             self._process_batch(previous, turn.iteration)
             self._describe(turn, batch, previous, new)
             previous = launched
@@ -106,12 +110,13 @@ class ExecutorLoop:
             new = self._fetch_new_requests(turn.iteration, idle=True)
             if self._stopping:
                 return
+            began_s = time.monotonic()
             batch = self._host.schedule(list(self._active.values()))
             if not batch.size:
                 self._enqueue_responses([])
                 turn.restart(self._probe)
                 continue
-            launched = _Launched(batch, self._forward_step(batch))
+            launched = _Launched(batch, self._forward_step(batch), began_s)
             self._process_batch(launched, turn.iteration)
             self._describe(turn, batch, launched, new)
 
@@ -133,7 +138,10 @@ class ExecutorLoop:
                 break
             self._waiting.popleft()
             self._free_slots.pop()
-            request.timing.first_scheduled_time = monotonic_s()
+            timing = request.timing
+            timing.first_scheduled_time = monotonic_s()
+            timing.prompt_blocks = len(request.blocks)
+            self._queue_latency_s += timing.first_scheduled_time - timing.arrival_time
             self._active[request.request_id] = request
             if request.is_generation_only:
                 self._take_over(request, iteration)
@@ -204,21 +212,30 @@ class ExecutorLoop:
         self._free_slots.append(request.slot)
         del self._active[request.request_id]
         request.slot = -1
+        self._completed += 1
 
     def _describe(self, turn: "_Turn", batch: Batch, processed: _Launched | None, new: int) -> None:
         host_step_ms = turn.end()
         gil_wait_ms = None if self._probe is None else self._probe.turn()
+        completed, self._completed = self._completed, 0
+        queue_latency_s, self._queue_latency_s = self._queue_latency_s, 0.0
         if self._record is None:
             return
         self._record(
             Iteration(
                 iteration=turn.iteration - 1,
                 scheduled_requests=batch.size,
-                kv_cache_util=1.0 - self.blocks.free_blocks / self.blocks.total_blocks,
+                active_requests=len(self._active),
+                queued_requests=len(self._waiting),
+                completed_requests=completed,
+                free_blocks=self.blocks.free_blocks,
+                total_blocks=self.blocks.total_blocks,
                 fetched_requests=self._fetched,
                 host_step_ms=host_step_ms,
                 gil_wait_ms=gil_wait_ms,
                 prev_device_step_ms=None if processed is None else processed.step.device_ms,
+                iter_latency_ms=None if processed is None else (time.monotonic() - processed.began_s) * 1e3,
+                queue_latency_ms=queue_latency_s * 1e3,
                 ctx_requests=len(batch.context),
                 ctx_tokens=batch.context_tokens,
                 generation_tokens=len(batch.generation),

@@ -7,6 +7,7 @@ from harness.reference.types import Response
 
 def final_response(request: ActiveRequest) -> Response:
     """Build the response that ends a request; it carries the timing when that was asked for."""
+    request.timing.blocks = len(request.blocks)
     return Response(
         client_id=request.client_id,
         token_ids=request.take_pending(),

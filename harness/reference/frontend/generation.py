@@ -129,7 +129,10 @@ class Generator:
             self._sink.close(client_id)
             raise
         writer = AnswerWriter(client_id, form, self._json)
-        return Generation(self, client_id, form.response_id(client_id), inbox, writer, arrived_s, self._timeout_s)
+        context = None if disaggregated is None else disaggregated.ctx_request_id
+        return Generation(
+            self, client_id, form.response_id(client_id), inbox, writer, arrived_s, self._timeout_s, context
+        )
 
     def finish(self, generation: "Generation", last: Formatted | None) -> None:
         """Let go of a request. Without its last response (the client went away, the time ran out) it is aborted."""
@@ -143,6 +146,7 @@ class Generator:
                 response_id=generation.response_id,
                 server_arrival_s=generation.arrived_s,
                 server_first_token_s=generation.first_token_s,
+                ctx_request_id=generation.ctx_request_id,
             )
 
 
@@ -158,8 +162,10 @@ class Generation:
         writer: AnswerWriter,
         arrived_s: float,
         timeout_s: float,
+        ctx_request_id: int | None,
     ) -> None:
         self.client_id = client_id
+        self.ctx_request_id = ctx_request_id
         self.response_id = response_id
         self.arrived_s = arrived_s
         self.first_token_s: float | None = None

@@ -10,6 +10,7 @@ class PerfLog:
     """The newest finished requests in the original's form; reading drains, as the original's does.
 
     One key is added, `response_id`: the id that an HTTP client saw, by which it can find its request here.
+    Generation-only requests have their `ctx_request_id`. No block is ever reused here, so every prompt block is missed.
     Times are CLOCK_MONOTONIC seconds. `server_*` are the HTTP front end's (absent on the direct drive), the others
     rank 0's. Used on the main thread only.
     """
@@ -25,11 +26,14 @@ class PerfLog:
         response_id: str | None = None,
         server_arrival_s: float | None = None,
         server_first_token_s: float | None = None,
+        ctx_request_id: int | None = None,
     ) -> None:
+        record: dict[str, Any] = {"request_id": client_id, "response_id": response_id}
+        if ctx_request_id is not None:
+            record["ctx_request_id"] = ctx_request_id
         self._records.append(
             {
-                "request_id": client_id,
-                "response_id": response_id,
+                **record,
                 "perf_metrics": {
                     "first_iter": timing.first_iter,
                     "last_iter": timing.last_iter,
@@ -40,6 +44,12 @@ class PerfLog:
                         "first_token_time": timing.first_token_time,
                         "last_token_time": timing.last_token_time,
                         "server_first_token_time": server_first_token_s,
+                    },
+                    "kv_cache_metrics": {
+                        "num_total_allocated_blocks": timing.blocks,
+                        "num_new_allocated_blocks": timing.blocks,
+                        "num_reused_blocks": 0,
+                        "num_missed_blocks": timing.prompt_blocks,
                     },
                 },
             }
