@@ -1,24 +1,24 @@
 """Each knob setting against the baseline at each concurrency, paired within blocks.
 
 Blocks are the unit: a block runs every cell once, close in time, so a ratio within a block is free of the machine's
-drift between blocks. The effect is the geometric mean of the blocks' ratios; its 95 % interval is Student's t on the
-log ratios (n - 1 degrees of freedom), which is symmetric for "twice" and "half" and needs no more than three blocks.
-With fewer there is no interval and no verdict. Intervals are one by one: not corrected for how many there are.
+drift between blocks. Effects are ratios, estimated on logs, which is symmetric for "twice" and "half". With one other
+setting the interval is the paired t interval; with several they are Dunnett's over the randomised blocks
+(analysis.blocks), so that all of a measure's intervals at a concurrency hold at once, at 95 %. With fewer than three
+blocks there is no interval and no verdict. Measures and concurrencies are not corrected for one another.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from analysis.blocks import Estimate, against_baseline
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import Setting
 from analysis.tables import CellTables
 
 BLOCKS_FOR_A_VERDICT = 3
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,10 @@ MEASURES = (
 class Effect:
     """Another setting's measure over the baseline's. `ratios` has one value a complete block, by `blocks`.
 
-    `ratio` is their geometric mean; `base` and `other` are the arithmetic means of the values compared. `low` and
-    `high` bound the 95 % interval of the ratio, None with fewer than three blocks. `verdict` is better, worse,
-    higher, lower (where neither is a goal), no clear difference, too few blocks, or no data.
+    `ratio` is their geometric mean (where cells are missing, what the other settings tell of a block counts too);
+    `base` and `other` are the arithmetic means of the values compared. `low` and `high` bound the ratio's interval,
+    None with fewer than three blocks. `verdict` is better, worse, higher, lower (where neither is a goal), no clear
+    difference, too few blocks, or no data.
     """
 
     measure: Measure
@@ -127,36 +128,65 @@ def compare(
     if planned_blocks and len(blocks) < planned_blocks:
         blocks += tuple(range(max(blocks, default=-1) + 1, max(blocks, default=-1) + 1 + planned_blocks - len(blocks)))
     others = tuple(setting for setting in settings if setting != baseline)
-    effects = []
+    effects: list[Effect] = []
     incomplete = []
     for concurrency in concurrencies:
         for setting in others:
-            pairs = {
-                block: (done[baseline, concurrency, block], done[setting, concurrency, block])
+            pairs = sum((baseline, concurrency, b) in done and (setting, concurrency, b) in done for b in blocks)
+            if pairs < len(blocks):
+                incomplete.append(f"{setting.label} at {concurrency}: {pairs} of {len(blocks)} blocks complete")
+        for measure in MEASURES:
+            values = {
+                (block, place): measure.value(done[setting, concurrency, block])
+                for place, setting in enumerate((baseline, *others))
                 for block in blocks
-                if (baseline, concurrency, block) in done and (setting, concurrency, block) in done
+                if (setting, concurrency, block) in done
             }
-            if len(pairs) < len(blocks):
-                incomplete.append(f"{setting.label} at {concurrency}: {len(pairs)} of {len(blocks)} blocks complete")
-            effects += [_effect(measure, setting, concurrency, pairs) for measure in MEASURES]
+            effects += _family(measure, others, concurrency, values)
+    ranked = {(concurrency, setting): n for n, (concurrency, setting) in enumerate(_all(concurrencies, others))}
+    effects.sort(key=lambda effect: ranked[effect.concurrency, effect.setting])
     return Comparison(baseline, others, concurrencies, blocks, tuple(effects), tuple(incomplete))
 
 
+def _all(concurrencies: Sequence[int], settings: Sequence[Setting]) -> list[tuple[int, Setting]]:
+    return [(concurrency, setting) for concurrency in concurrencies for setting in settings]
+
+
+def _family(
+    measure: Measure, others: Sequence[Setting], concurrency: int, values: Mapping[tuple[int, int], float | None]
+) -> list[Effect]:
+    """Compare all settings in one measure. `values` are by (block, setting), the baseline being setting 0."""
+    known = {cell: value for cell, value in values.items() if value}  # neither None nor 0
+    logs = {cell: math.log(value) for cell, value in known.items() if value > 0}
+    estimates = against_baseline(logs, range(1, len(others) + 1))
+    return [
+        _effect(measure, setting, concurrency, known, place, estimates.get(place))
+        for place, setting in enumerate(others, start=1)
+    ]
+
+
 def _effect(
-    measure: Measure, setting: Setting, concurrency: int, pairs: dict[int, tuple[CellMetrics, CellMetrics]]
+    measure: Measure,
+    setting: Setting,
+    concurrency: int,
+    known: Mapping[tuple[int, int], float],
+    place: int,
+    estimate: Estimate | None,
 ) -> Effect:
-    values = {block: (measure.value(base), measure.value(other)) for block, (base, other) in pairs.items()}
-    known = {block: (base, other) for block, (base, other) in values.items() if base and other}  # neither None nor 0
-    ratios = tuple(float(other / base) for base, other in known.values())
-    ratio, low, high = ratio_interval(ratios)
+    blocks = sorted(block for block, setting_ in known if setting_ == place and (block, 0) in known)
+    ratio = low = high = None
+    if estimate is not None:
+        ratio = math.exp(estimate.difference)
+        if estimate.reach is not None and len(blocks) >= BLOCKS_FOR_A_VERDICT:
+            low, high = (math.exp(estimate.difference + sign * estimate.reach) for sign in (-1, 1))
     return Effect(
         measure=measure,
         setting=setting,
         concurrency=concurrency,
-        blocks=tuple(known),
-        ratios=ratios,
-        base=_average([base for base, _ in known.values()]),
-        other=_average([other for _, other in known.values()]),
+        blocks=tuple(blocks),
+        ratios=tuple(float(known[block, place] / known[block, 0]) for block in blocks),
+        base=_average([known[block, 0] for block in blocks]),
+        other=_average([known[block, place] for block in blocks]),
         ratio=ratio,
         low=low,
         high=high,
@@ -168,13 +198,14 @@ def ratio_interval(ratios: Sequence[float]) -> tuple[float | None, float | None,
     """Geometric mean of paired ratios and the bounds of its 95 % interval (paired t on logs; None below 3 ratios)."""
     if not ratios:
         return None, None, None
-    logs = np.log(ratios)
-    middle = float(logs.mean())
-    if len(ratios) < BLOCKS_FOR_A_VERDICT:
-        return math.exp(middle), None, None
-    error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * error
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+    logs = {
+        (block, place): math.log(value) for block, ratio in enumerate(ratios) for place, value in ((0, 1.0), (1, ratio))
+    }
+    estimate = against_baseline(logs, [1])[1]
+    middle = math.exp(estimate.difference)
+    if estimate.reach is None or len(ratios) < BLOCKS_FOR_A_VERDICT:
+        return middle, None, None
+    return middle, middle * math.exp(-estimate.reach), middle * math.exp(estimate.reach)
 
 
 def verdict_of(better: int, ratio: float | None, low: float | None, high: float | None) -> str:

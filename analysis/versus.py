@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.compare import BLOCKS_FOR_A_VERDICT, CONFIDENCE, MEASURES, Measure, verdict_of
+from analysis.blocks import CONFIDENCE
+from analysis.compare import BLOCKS_FOR_A_VERDICT, MEASURES, Measure, verdict_of
 from analysis.plan import Setting
 from analysis.study import Study
 from contracts.errors import UsageError
