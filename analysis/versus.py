@@ -22,7 +22,7 @@ from contracts.errors import UsageError
 MUST_AGREE = (
     "drive", "endpoint", "isl", "osl", "isl_spread", "osl_spread", "lengths_digest", "prefix.groups", "prefix.tokens",
     "session.turns", "session.turn_isl", "session.max_context", "trace.format", "trace.digest", "trace.time_scale",
-    "trace.turns", "arrival", "rate_rps", "burstiness", "think_s",
+    "trace.turns", "tokenizer.digest", "arrival", "rate_rps", "burstiness", "think_s",
     "duration_s", "requests", "workers",
 )  # fmt: skip
 _UNSAID = {"arrival": "closed", "burstiness": "1.0", "think_s": "0.0"}  # what sweeps of before these options did

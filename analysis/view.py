@@ -177,6 +177,8 @@ def _workload(plan: Mapping[str, str]) -> list[str]:
         words.append(f"sessions of {plan['session.turns']} turns, each with {plan['session.turn_isl']} new tokens")
     if "prefix.groups" in plan:
         words.append(f"{plan['prefix.groups']} shared prefixes of {plan['prefix.tokens']} tokens")
+    if "tokenizer.path" in plan:
+        words.append(f"tokenizer {PurePath(plan['tokenizer.path']).name}")
     return words
 
 

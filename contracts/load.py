@@ -36,6 +36,14 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """A tokenizer.json, for texts of exact length; `digest` (of loadgen.files) tells its contents apart."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSpec:
     """A trace to replay, instead of drawing requests: a file in one of the formats of loadgen.traces.formats.
 
@@ -56,7 +64,8 @@ class WorkloadSpec:
 
     `isl` and `osl` are means, uniform within +-spread (a fraction), or texts in the notation of loadgen.lengths. Where
     those name files, `lengths_digest` tells their contents apart. `isl` tokens come after those of a shared prefix.
-    With a trace `isl` says nothing, and `osl` holds for requests that do not say how much they want.
+    With a `tokenizer` texts have exactly as many tokens. With a trace `isl` says nothing, and `osl` holds for requests
+    that do not say how much they want.
     """
 
     isl: int | str
@@ -68,6 +77,7 @@ class WorkloadSpec:
     prefix: PrefixSpec | None = None
     session: SessionSpec | None = None
     trace: TraceSpec | None = None
+    tokenizer: TokenizerSpec | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "WorkloadSpec":
@@ -79,7 +89,12 @@ class WorkloadSpec:
         return cls(**values)
 
 
-_PARTS: Mapping[str, type[Any]] = {"prefix": PrefixSpec, "session": SessionSpec, "trace": TraceSpec}
+_PARTS: Mapping[str, type[Any]] = {
+    "prefix": PrefixSpec,
+    "session": SessionSpec,
+    "trace": TraceSpec,
+    "tokenizer": TokenizerSpec,
+}
 
 
 @dataclass(frozen=True, slots=True)

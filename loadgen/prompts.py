@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.tokenizer import Vocabulary
+
 FIRST_ID, LAST_ID = 256, 31999
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 LONGEST_PIECE = 1 << 19
-_IDS = LAST_ID - FIRST_ID + 1
 _POOL_TOKENS = 2 * LONGEST_PIECE
 _OWN_TOKENS = 4
 _OWN = struct.Struct("<4i")
-_JSON_WIDTH = 6  # five digits, padded with blanks (JSON allows them), and a comma: any slice is a memory copy
 _MASK = (1 << 64) - 1
 # Frequent English words that byte-pair vocabularies hold whole with their blank, so that words are about tokens.
 _WORD_LIST = (
@@ -53,40 +53,55 @@ class Message:
     content: bytes
 
 
-def make_pieces(key: int, tokens: int, role: str = USER) -> Pieces:
-    """Make the stretch of so many tokens that belongs to a 64-bit key: equal keys begin alike, others do not."""
-    if tokens > LONGEST_PIECE:
-        return make_pieces(key, LONGEST_PIECE, role) + make_pieces(mix(key), tokens - LONGEST_PIECE, role)
-    rest = mix(key)
-    if tokens < _OWN_TOKENS:
-        return (Piece(tuple(FIRST_ID + rest // _IDS**place % _IDS for place in range(tokens)), 0, 0, role),)
-    rest, one = divmod(rest, _IDS)
-    rest, two = divmod(rest, _IDS)
-    rest, three = divmod(rest, _IDS)
-    own = (FIRST_ID + one, FIRST_ID + two, FIRST_ID + three, FIRST_ID + rest % _IDS)
-    start = key % (_POOL_TOKENS - LONGEST_PIECE)
-    return (Piece(own, start, start + tokens - _OWN_TOKENS, role),)
-
-
 class Prompts:
-    """The pool that pieces are cut from, and their rendering. Equal seeds give equal pools."""
+    """The pool that pieces are cut from, and their rendering. Equal seeds give equal pools.
 
-    def __init__(self, seed: int) -> None:
-        ids = np.random.default_rng(seed).integers(FIRST_ID, LAST_ID + 1, size=_POOL_TOKENS, dtype=np.int32)
-        self._ids = ids
-        self._bytes = ids.astype("<i4").tobytes()
+    With a vocabulary the pool is of its words alone, and texts have exactly as many tokens as they should.
+    """
+
+    def __init__(self, seed: int, vocabulary: Vocabulary | None = None) -> None:
+        random = np.random.default_rng(seed)
+        self._vocabulary = vocabulary
+        if vocabulary is None:
+            self._own_ids = list(range(FIRST_ID, LAST_ID + 1))
+            self._ids = random.integers(FIRST_ID, LAST_ID + 1, size=_POOL_TOKENS, dtype=np.int32)
+        else:
+            self._own_ids = list(vocabulary.ids[: vocabulary.starters])
+            self._ids = random.choice(np.array(vocabulary.ids, dtype=np.int32), size=_POOL_TOKENS)
+            self._word_of = dict(zip(vocabulary.ids, [b" " + word.encode() for word in vocabulary.words], strict=True))
+        self._bytes = self._ids.astype("<i4").tobytes()
         self._json = b""
+        self._json_width = 0
         self._words = b""
         self._starts: list[int] = []
 
     def prepare(self, endpoint: str | None) -> None:
         """Render the pool for `json_ids` (completions) or text (chat, responses): a third of a second, done once."""
         if endpoint == "completions" and not self._json:
-            self._json = b"".join([b"%5d," % number for number in self._ids.tolist()])
+            digits = len(str(self._ids.max()))  # padded with blanks, which JSON allows: any slice is a memory copy
+            self._json_width = digits + 1
+            self._json = b"".join([b"%*d," % (digits, number) for number in self._ids.tolist()])
         if endpoint in ("chat", "responses") and not self._words:
-            words = [_WORDS[number % len(_WORDS)].encode() + b" " for number in self._ids.tolist()]
+            if self._vocabulary is None:
+                words = [b" " + _WORDS[number % len(_WORDS)].encode() for number in self._ids.tolist()]
+            else:
+                words = [self._word_of[number] for number in self._ids.tolist()]
             self._words = b"".join(words)
             self._starts = [0, *np.cumsum([len(word) for word in words]).tolist()]
+
+    def pieces(self, key: int, tokens: int, role: str = USER) -> Pieces:
+        """Make the stretch of so many tokens that belongs to a 64-bit key: equal keys begin alike, others do not."""
+        if tokens > LONGEST_PIECE:
+            return self.pieces(key, LONGEST_PIECE, role) + self.pieces(mix(key), tokens - LONGEST_PIECE, role)
+        ids = self._own_ids
+        rest, one = divmod(mix(key), len(ids))
+        rest, two = divmod(rest, len(ids))
+        rest, three = divmod(rest, len(ids))
+        own = (ids[one], ids[two], ids[three], ids[rest % len(ids)])
+        if tokens < _OWN_TOKENS:
+            return (Piece(own[:tokens], 0, 0, role),)
+        start = key % (_POOL_TOKENS - LONGEST_PIECE)
+        return (Piece(own, start, start + tokens - _OWN_TOKENS, role),)
 
     def int32(self, pieces: Pieces) -> bytes:
         """Give the prompt as little-endian int32 token ids."""
@@ -105,16 +120,20 @@ class Prompts:
             if piece.own:
                 parts.append(b"%d,%d,%d,%d" % piece.own if len(piece.own) == _OWN_TOKENS else _join(piece.own))
             if piece.end > piece.start:
-                parts.append(self._json[_JSON_WIDTH * piece.start : _JSON_WIDTH * piece.end - 1])
+                parts.append(self._json[self._json_width * piece.start : self._json_width * piece.end - 1])
         return b",".join(parts)
 
     def text(self, pieces: Pieces) -> bytes:
-        """Give a prompt of about as many tokens as text without quotes: one frequent word stands for one token."""
+        """Give a prompt as text without quotes: a word stands for a token, exactly so with a vocabulary."""
         self.prepare("chat")
         parts = []
         for piece in pieces:
-            parts += [_WORDS[number % len(_WORDS)].encode() + b"%d " % number for number in piece.own]
+            if self._vocabulary is None:
+                parts += [b" %s%d" % (_WORDS[number % len(_WORDS)].encode(), number) for number in piece.own]
+            else:
+                parts += [self._word_of[number] for number in piece.own]
             parts.append(self._words[self._starts[piece.start] : self._starts[piece.end]])
+        parts[0] = parts[0][1:]  # the blank before the first word
         return b"".join(parts)
 
     def messages(self, pieces: Pieces) -> bytes:

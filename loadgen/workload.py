@@ -4,13 +4,15 @@ In a session that also holds for every later turn, as long as the answers before
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from contracts.load import SessionSpec, WorkloadSpec
 from loadgen.lengths import read_lengths
-from loadgen.prompts import ASSISTANT, SYSTEM, USER, Message, Pieces, Prompts, make_pieces, mix
+from loadgen.prompts import ASSISTANT, SYSTEM, USER, Message, Pieces, Prompts, mix
+from loadgen.tokenizer import Tokenizer, Vocabulary
 
 _MASK = (1 << 64) - 1
 _PREFIX, _TURNS, _ANSWER = 0x9F1E, 0x7065, 0xA125  # what else than a prompt is drawn from a seed or a request
@@ -74,6 +76,7 @@ class Workload:
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self._seed = mix(spec.seed & _MASK)
+        self.prompts = Prompts(spec.seed, vocabulary_of(spec))
         inputs = read_lengths(spec.isl, spec.isl_spread, what="isl")
         outputs = inputs.partners
         self._shift = 0 if outputs else 32
@@ -82,10 +85,11 @@ class Workload:
         self._sessions = None if spec.session is None else _Sessions(spec.session)
         groups = range(spec.prefix.groups if spec.prefix else 0)
         tokens = spec.prefix.tokens if spec.prefix else 0
-        self._prefixes = [make_pieces(mix(self._seed ^ _PREFIX ^ group << 16), tokens, SYSTEM) for group in groups]
+        self._prefixes = [
+            self.prompts.pieces(mix(self._seed ^ _PREFIX ^ group << 16), tokens, SYSTEM) for group in groups
+        ]
         self._prefix_tokens = tokens
         self._places = [Place(shared_prefix=group) for group in groups]
-        self.prompts = Prompts(spec.seed)
 
     def requests(self, user: int) -> Requests:
         """Give the requests of the user with this number, sessions or not."""
@@ -97,7 +101,7 @@ class Workload:
         b = mix(a)
         prompt_tokens = self._inputs[a % len(self._inputs)]
         max_tokens = self._outputs[(a >> self._shift) % len(self._outputs)]
-        pieces = make_pieces(b, prompt_tokens)
+        pieces = self.prompts.pieces(b, prompt_tokens)
         if not self._prefixes:
             return Draw(user, n, prompt_tokens, max_tokens, pieces)
         group = (b >> 40) % len(self._prefixes)
@@ -118,6 +122,11 @@ class Workload:
     def token_ids(self, draw: Draw) -> list[int]:
         """Give the prompt as a list of token ids; for tests and tools, not for the hot path."""
         return list(np.frombuffer(self.prompts.int32(draw.pieces), dtype="<i4").tolist())
+
+
+def vocabulary_of(spec: WorkloadSpec) -> Vocabulary | None:
+    """Load the vocabulary of a spec's tokenizer, if it names one. Raises UsageError."""
+    return None if spec.tokenizer is None else Tokenizer(Path(spec.tokenizer.path)).vocabulary()
 
 
 def chance(seed: int, draw: Draw, use: int) -> float:
@@ -193,7 +202,8 @@ class _Turns:
         prompt_tokens = last.prompt_tokens + answer_tokens + new_tokens
         if sessions.max_context is not None and prompt_tokens + max_tokens > sessions.max_context:
             return None
-        answer = make_pieces(mix(key ^ _ANSWER), answer_tokens, ASSISTANT) if answer_tokens else ()
-        pieces = (*last.pieces, *answer, *make_pieces(mix(key), new_tokens, USER))
+        prompts = self._workload.prompts
+        answer = prompts.pieces(mix(key ^ _ANSWER), answer_tokens, ASSISTANT) if answer_tokens else ()
+        pieces = (*last.pieces, *answer, *prompts.pieces(mix(key), new_tokens, USER))
         place = replace(last.place, turn=self._turn)
         return Draw(self._user, self._n, prompt_tokens, max_tokens, pieces, place)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import UsageError
-from contracts.load import PrefixSpec, SessionSpec, WorkloadSpec
+from contracts.load import PrefixSpec, SessionSpec, TokenizerSpec, WorkloadSpec
 from loadgen.cli import parsing
 from loadgen.cli.trace_options import add_trace_options, trace_spec
 from loadgen.files import digest
 from loadgen.lengths import NOTATION, read_lengths
+from loadgen.tokenizer import Tokenizer
 from loadgen.traces.formats import TIMED
 
 DEFAULT_ISL, DEFAULT_OSL = 4096, 64
@@ -64,6 +65,12 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--profile", choices=sorted(PROFILES), help="defaults of the options above, as docs/load.md says"
     )
+    group.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="a tokenizer.json, for texts of exactly so many tokens",
+    )
     add_trace_options(parser)
 
 
@@ -85,12 +92,20 @@ def think_s(options: argparse.Namespace) -> float:
 def workload_spec(options: argparse.Namespace, drive: str) -> WorkloadSpec:
     """Make the workload's spec. Raises UsageError for what cannot be drawn from, or replayed."""
     trace = trace_spec(options, drive)
+    tokenizer = _tokenizer(options.tokenizer)
     if trace is not None:
         osl = _whole(OF_TRACE if trace.format in TIMED else options.osl or DEFAULT_OSL)
         if osl != OF_TRACE and read_lengths(osl, what="--osl").partners is not None:
             raise UsageError("--osl: a trace has its own prompts, so a file of pairs is of no use")
         return WorkloadSpec(
-            OF_TRACE, osl, options.spread, options.spread, options.seed, lengths_digest=_digest([osl]), trace=trace
+            OF_TRACE,
+            osl,
+            options.spread,
+            options.spread,
+            options.seed,
+            lengths_digest=_digest([osl]),
+            trace=trace,
+            tokenizer=tokenizer,
         )
     profile = PROFILES.get(options.profile)
     isl = _whole(options.isl or (profile.isl if profile else DEFAULT_ISL))
@@ -115,7 +130,17 @@ def workload_spec(options: argparse.Namespace, drive: str) -> WorkloadSpec:
         lengths_digest=_digest(list(named.values())),
         prefix=options.shared_prefix or (profile.prefix if profile else None),
         session=session,
+        tokenizer=tokenizer,
     )
+
+
+def _tokenizer(path: Path | None) -> TokenizerSpec | None:
+    """Name a tokenizer that was tried: prompts can be made with it."""
+    if path is None:
+        return None
+    tokenizer = Tokenizer(path.absolute())
+    tokenizer.vocabulary()
+    return TokenizerSpec(str(tokenizer.path), digest(tokenizer.path))
 
 
 def _whole(text: int | str) -> int | str:

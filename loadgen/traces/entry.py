@@ -16,7 +16,7 @@ class Entry:
 
     `line` counts from 1 (conversations of a JSON array: the conversation's number). `at_ns` is on the trace's own
     clock. `hash_ids` name the prompt's blocks of 512 tokens. `ids` is a prompt of token ids; `texts` one of text, or a
-    conversation: what was asked and what was answered, in turns.
+    conversation: what was asked and what was answered, in turns; `counts` are the tokens of each, if they were counted.
     """
 
     line: int
@@ -26,3 +26,4 @@ class Entry:
     hash_ids: Sequence[int] = ()
     ids: Sequence[int] = ()
     texts: Sequence[str] = ()
+    counts: Sequence[int] = ()

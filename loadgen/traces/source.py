@@ -11,16 +11,18 @@ from contracts.errors import UsageError
 from contracts.load import LoadSpec
 from loadgen.arrival import TRACE
 from loadgen.lengths import read_lengths
-from loadgen.prompts import ASSISTANT, USER, Message, Piece, Pieces, Prompts, make_pieces, mix
+from loadgen.prompts import ASSISTANT, USER, Message, Piece, Pieces, Prompts, mix
+from loadgen.tokenizer import Tokenizer
+from loadgen.traces.ahead import CountedAhead
 from loadgen.traces.entry import BLOCK_TOKENS, Entry
 from loadgen.traces.formats import TIMED
 from loadgen.traces.reader import TraceReader
-from loadgen.workload import Draw, Place, Requests, chance
+from loadgen.workload import Draw, Place, Requests, chance, vocabulary_of
 
 _MASK = (1 << 64) - 1
 _BLOCK, _LINE = 0xB10C, 0x119E
 _KEPT_BLOCKS = 1 << 16
-_BYTES_A_TOKEN = 4
+_BYTES_A_TOKEN = 4  # an estimate, where there is no tokenizer
 _AT_ONCE = 500
 TRACE_LEAD_NS: Final = 500_000_000  # from the ramp's end to the first line's time: the window shall be open by then
 
@@ -37,6 +39,9 @@ class TraceWorkload:
         assert trace is not None
         self._seed = mix(spec.workload.seed & _MASK)
         self._reader = TraceReader(Path(trace.path), trace.format, spec.worker, spec.workers)
+        self._next = self._reader.next
+        if spec.workload.tokenizer is not None and self._reader.format not in TIMED:
+            self._next = CountedAhead(self._reader, Tokenizer(Path(spec.workload.tokenizer.path))).next
         self._time_scale = trace.time_scale
         self._timed = spec.arrival == TRACE
         self._most_texts = None if trace.turns is None else 2 * trace.turns
@@ -45,7 +50,7 @@ class TraceWorkload:
         known = self._reader.format in TIMED
         self._outputs = () if known else read_lengths(spec.workload.osl, spec.workload.osl_spread, what="osl").values
         self._block = lru_cache(_KEPT_BLOCKS)(self._make_block)
-        self.prompts = Prompts(spec.workload.seed)
+        self.prompts = Prompts(spec.workload.seed, vocabulary_of(spec.workload))
 
     def requests(self, user: int) -> Requests:
         return _TraceRequests(self, user)
@@ -56,7 +61,7 @@ class TraceWorkload:
 
     def take(self) -> Entry | None:
         """Take the next line of this share; None at the end, and after a line that cannot be used."""
-        entry = self._reader.next()
+        entry = self._next()
         if entry is not None and self._timed and entry.at_ns is None:
             raise UsageError(f"{self._reader.path}:{entry.line}: no time, which --arrival trace needs")
         return entry
@@ -92,21 +97,17 @@ class TraceWorkload:
         if self._ids_only:
             raise UsageError(f"{self._reader.path}:{entry.line}: a prompt of text; --drive rpc takes token ids")
         texts = entry.texts[: 2 * turn + 1]
-        answer = entry.texts[2 * turn + 1 : 2 * turn + 2]
-        max_tokens = entry.max_tokens or (self.count(answer[0]) if answer else self._output_tokens(entry))
+        counts = entry.counts or [-(-len(text.encode("utf-8", "replace")) // _BYTES_A_TOKEN) for text in entry.texts]
+        answer = counts[len(texts)] if len(counts) > len(texts) else self._output_tokens(entry)
         messages = tuple(
             Message((USER, ASSISTANT)[number % 2], json.dumps(text)[1:-1].encode()) for number, text in enumerate(texts)
         )
-        return Draw(user, n, sum(map(self.count, texts)), max_tokens, (), place, messages)
+        return Draw(user, n, sum(counts[: len(texts)]), entry.max_tokens or max(1, answer), (), place, messages)
 
     def turns(self, entry: Entry) -> int:
         """Count the turns of a conversation that are wanted; 1 for any other request."""
         texts = len(entry.texts) if self._most_texts is None else min(len(entry.texts), self._most_texts)
         return max(1, texts // 2)
-
-    def count(self, text: str) -> int:
-        """Estimate a text's tokens, at four bytes each."""
-        return -(-len(text.encode("utf-8", "replace")) // _BYTES_A_TOKEN)
 
     def _due_ns(self, entry: Entry) -> int | None:
         return round(entry.at_ns / self._time_scale) if self._timed and entry.at_ns is not None else None
@@ -129,11 +130,11 @@ class TraceWorkload:
             pieces += self._block(hash_id, min(left, BLOCK_TOKENS))
             left -= min(left, BLOCK_TOKENS)
         if left:
-            pieces += make_pieces(mix(self._seed ^ entry.line ^ _LINE << 48), left)
+            pieces += self.prompts.pieces(mix(self._seed ^ entry.line ^ _LINE << 48), left)
         return tuple(pieces)
 
     def _make_block(self, hash_id: int, tokens: int) -> Pieces:
-        return make_pieces(mix(self._seed ^ (hash_id & _MASK) ^ _BLOCK << 48), tokens)
+        return self.prompts.pieces(mix(self._seed ^ (hash_id & _MASK) ^ _BLOCK << 48), tokens)
 
 
 class _TraceRequests:
