@@ -6,6 +6,7 @@ key stands after the timestamp with a colon. Keys may be added; the order does n
 
 import ast
 import re
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from harness.observers.ticker import Ticker
 
 EVERY_S = 0.5
 _PAIR = re.compile(r"(\w+)\s*[=:]\s*(\{[^}]*\}|[^,{}]+)")
+_WHOLE_SECONDS = re.compile(r"timestamp = [^.,]+(?:,|$)")
 _STAMPS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S")
 
 
@@ -84,6 +86,25 @@ def _int_or_none(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
+class StepPlacer:
+    """Places rows within the second that their timestamps name, where a log (the original's) has no fractions.
+
+    A row comes one host step after the one before, unless its timestamp says later: that puts it at that second's
+    beginning. So rows are never late, and from the second second on early by less than a step; idle time between two
+    rows, which no step tells of, makes rows early by as much until the next second begins.
+    """
+
+    def __init__(self) -> None:
+        self._last_ns: dict[int, int] = {}
+
+    def place(self, row: StepRow) -> StepRow:
+        """Return the row with its time; rows of a rank come in order."""
+        last_ns = self._last_ns.get(row.rank)
+        expected_ns = row.t_ns if last_ns is None else last_ns + round(row.host_step_ms * 1e6)
+        self._last_ns[row.rank] = t_ns = min(max(expected_ns, row.t_ns), row.t_ns + NS_PER_S - 1)
+        return replace(row, t_ns=t_ns)
+
+
 class IterationTail:
     """A thread that follows a server's log and writes steps.arrow as lines come."""
 
@@ -91,6 +112,7 @@ class IterationTail:
         self._log = log
         self._writer = RecordWriter(path, STEPS)
         self._clock = clock_pair()
+        self._placer = StepPlacer()
         self._position = 0
         self._rest = b""
         self.rows = 0
@@ -118,8 +140,9 @@ class IterationTail:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            row = parse_line(line.decode("utf-8", "replace"), self._clock)
+            text = line.decode("utf-8", "replace")
+            row = parse_line(text, self._clock)
             if row is not None:
-                self._writer.append(row)
+                self._writer.append(self._placer.place(row) if _WHOLE_SECONDS.search(text) else row)
                 self.rows += 1
         self._writer.tick()

@@ -1,12 +1,15 @@
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.arrow import read_table
-from contracts.clock import ClockPair
+from contracts.clock import NS_PER_S, ClockPair
 from contracts.records import STEPS
-from harness.observers.iterlog import IterationTail, parse_line
+from harness.observers.iterlog import IterationTail, StepPlacer, parse_line
 
 CLOCK = ClockPair(monotonic_ns=0, realtime_ns=0)
 NEW = (
@@ -75,3 +78,36 @@ def test_a_growing_log_is_followed_line_by_line(tmp_path: Path) -> None:
     tail.start()
     tail.stop()
     assert read_table(tmp_path / "steps.arrow", STEPS).num_rows == 2
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 400), st.floats(0, 300)), min_size=2, max_size=200), st.floats(0, 999))
+def test_rows_with_timestamps_in_seconds_are_placed_within_them_by_their_steps(
+    turns: list[tuple[float, float]], begin_ms: float
+) -> None:
+    """Never late; and, from the second second on and where nothing was idle, early by at most a step."""
+    known = parse_line(NEW, CLOCK)
+    assert known is not None
+    placer = StepPlacer()
+    true_ms, seconds, placed_ns = begin_ms, set(), 0
+    for step_ms, idle_ms in turns:
+        true_ms += idle_ms + step_ms
+        stamp_ns = int(true_ms // 1000) * NS_PER_S
+        row = placer.place(replace(known, t_ns=stamp_ns, host_step_ms=step_ms))
+        seconds.add(stamp_ns)
+        assert stamp_ns <= row.t_ns < stamp_ns + NS_PER_S
+        assert row.t_ns >= placed_ns
+        placed_ns = row.t_ns
+        assert row.t_ns <= true_ms * 1e6 + 1e3
+    if len(seconds) > 1 and not any(idle_ms for _, idle_ms in turns):
+        assert true_ms * 1e6 - row.t_ns <= max(step_ms for step_ms, _ in turns) * 1e6 + 1e3
+
+
+def test_a_tail_places_the_originals_lines_and_leaves_times_with_microseconds_alone(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    exact = NEW.replace("00:00:01,", "00:00:09.250001,")
+    log.write_text(f"{NEW}\n{NEW}\n{NEW}\n{exact}\n")
+    tail = IterationTail(log, tmp_path / "steps.arrow")
+    tail.stop()
+    times = read_table(tmp_path / "steps.arrow", STEPS).column("t_ns").to_pylist()
+    assert [later - times[0] for later in times[1:3]] == [104_500_000, 209_000_000]
+    assert times[3] - times[0] == 8_250_001_000
