@@ -19,9 +19,9 @@ from contracts.folder import SweepFolder
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_report(path: Path, out: Path | None = None) -> Path:
+def write_report(path: Path, out: Path | None = None, objective: str | None = None) -> Path:
     """Write a sweep's report (by default DIR/report.html), atomically, and say where. Any state of a sweep will do."""
-    page = render(make_view(study_sweep(path)))
+    page = render(make_view(study_sweep(path, objective)))
     target = SweepFolder(Path(path)).report if out is None else Path(out)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

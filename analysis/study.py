@@ -9,6 +9,7 @@ from analysis.doubts import cell_doubts, sweep_doubts
 from analysis.limits import CpuUse, Limit, cpu_use, find_limit
 from analysis.metrics import CellMetrics, measure
 from analysis.plan import Setting, SweepInfo
+from analysis.slo import SloStudy, parse_slo, study_slo
 from analysis.tables import CellTables, load_sweep
 from contracts.doubts import Doubt
 
@@ -37,6 +38,7 @@ class Study:
     cells: tuple[CellStudy, ...]
     comparison: Comparison
     sweep_doubts: tuple[Doubt, ...]
+    objective: str | None = None
 
     @cached_property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -54,6 +56,14 @@ class Study:
         """The knob's name where the sweep turns just one, None otherwise."""
         names = {name for setting in self.settings for name, _ in setting.pairs}
         return next(iter(names)) if len(names) == 1 else None
+
+    @cached_property
+    def slo(self) -> SloStudy | None:
+        """The cells held against the sweep's objective, or the one asked for; None without one."""
+        text = self.objective or self.info.plan.get("slo")
+        if not text:
+            return None
+        return study_slo([cell.tables for cell in self.cells], self.settings, parse_slo(text))
 
     @property
     def one_at_a_time(self) -> bool:
@@ -77,8 +87,11 @@ class Study:
         ]
 
 
-def study_sweep(path: Path) -> Study:
-    """Load and work through a sweep's folder. Raises UsageError or FormatError when it is not one."""
+def study_sweep(path: Path, objective: str | None = None) -> Study:
+    """Load and work through a sweep's folder; `objective` goes before its own (analysis.slo).
+
+    Raises UsageError or FormatError when it is not one.
+    """
     sweep = load_sweep(path)
     cells = tuple(_study_cell(cell) for cell in sweep.per_cell)
     present = sweep.info.order_settings(cell.setting for cell in sweep.per_cell)
@@ -88,7 +101,7 @@ def study_sweep(path: Path) -> Study:
         baseline = present[0]  # sweep.json speaks of other knobs than the cells do
     comparison = compare([(cell.tables, cell.metrics) for cell in cells], baseline, present, sweep.info.planned_blocks)
     doubts = sweep_doubts(sweep.info, sweep.per_cell, comparison)
-    return Study(sweep.path, sweep.info, cells, comparison, tuple(doubts))
+    return Study(sweep.path, sweep.info, cells, comparison, tuple(doubts), objective)
 
 
 def _study_cell(tables: CellTables) -> CellStudy:

@@ -9,6 +9,7 @@ from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import Effect
 from analysis.gil import GilStudy
 from analysis.metrics import Spread
+from analysis.slo import SloStudy
 from analysis.study import CellStudy, Study, study_sweep
 from analysis.verdict import VerdictTable, verdict_table
 from contracts.doubts import Doubt
@@ -17,9 +18,9 @@ from contracts.folder import FORMAT
 TOP_BLAME = 10
 
 
-def summarise(path: Path) -> dict[str, Any]:
+def summarise(path: Path, objective: str | None = None) -> dict[str, Any]:
     """Work through a sweep's folder into the JSON document of `loadgen show --json`; unknown numbers are None."""
-    return summary_of(study_sweep(path))
+    return summary_of(study_sweep(path, objective))
 
 
 def verdict_lines(path: Path) -> VerdictTable:
@@ -36,6 +37,7 @@ def summary_of(study: Study) -> dict[str, Any]:
         "verdict": list(verdict_table(study).sentences),
         "cells": [_cell(cell) for cell in study.cells],
         "claims": [_claim(row) for row in claims_shown(study.comparison)],
+        "slo": _slo(study.slo),
         "comparisons": [_effect(effect) for effect in study.comparison.effects],
         "warnings": [_doubt(doubt) for doubt in study.doubts],
     }
@@ -148,6 +150,26 @@ def _claim(row: ClaimRow) -> dict[str, Any]:
         "low": row.low,
         "high": row.high,
         "verdict": row.verdict,
+    }
+
+
+def _slo(slo: SloStudy | None) -> dict[str, Any] | None:
+    if slo is None:
+        return None
+    return {
+        "terms": [term.text for term in slo.terms],
+        "rows": [
+            {
+                "knobs": dict(row.setting.pairs),
+                "concurrency": row.concurrency,
+                "cells": row.cells,
+                "met": row.met,
+                "shares": list(row.shares),
+                "goodput_req_s": row.goodput_req_s,
+            }
+            for row in slo.rows
+        ],
+        "highest": [{"knobs": dict(setting.pairs), "concurrency": highest} for setting, highest in slo.highest],
     }
 
 

@@ -68,6 +68,26 @@ class ClaimLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SloLine:
+    """A setting at a concurrency against the objective."""
+
+    setting: str
+    concurrency: str
+    shares: tuple[str, ...]
+    goodput: str
+    met: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The objective: its terms, a line a setting and concurrency, and in a sentence what each setting reaches."""
+
+    terms: tuple[str, ...]
+    lines: tuple[SloLine, ...]
+    reached: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WarningGroup:
     """All warnings of one code: its remedy once, and what was seen where."""
 
@@ -106,6 +126,7 @@ class ReportView:
     answers: tuple[AnswerRow, ...]
     forests: tuple[Plot, ...]
     legend: tuple[Swatch, ...]
+    objective: Objective | None
     claims: tuple[ClaimLine, ...]
     warnings: tuple[WarningGroup, ...]
     sections: tuple[Section, ...]
@@ -137,6 +158,7 @@ def make_view(study: Study) -> ReportView:
             Swatch(index, setting.label if study.knob else study.name(setting))
             for index, setting in enumerate(settings)
         ),
+        objective=_objective(study),
         claims=tuple(_claims(study)),
         warnings=tuple(_warnings(study)),
         sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
@@ -205,6 +227,27 @@ def _incomplete(study: Study) -> str:
         parts.append(f"{planned - len(study.cells)} not begun")
     rest = f": {', '.join(parts)}" if parts else ""
     return f"This sweep is not complete. {done} of {planned} cells finished{rest}. Only finished cells are compared."
+
+
+def _objective(study: Study) -> Objective | None:
+    slo = study.slo
+    if slo is None:
+        return None
+    lines = [
+        SloLine(
+            setting=study.name(row.setting),
+            concurrency=f"{row.concurrency:,}",
+            shares=tuple(f"{kept:.1%}" for kept in row.shares),
+            goodput=number(row.goodput_req_s),
+            met=f"{row.met} of {row.cells}",
+        )
+        for row in slo.rows
+    ]
+    reached = [
+        f"{study.name(setting)}: {'no concurrency tried' if highest is None else f'up to {highest:,} in flight'}"
+        for setting, highest in slo.highest
+    ]
+    return Objective(tuple(term.text for term in slo.terms), tuple(lines), tuple(reached))
 
 
 def _claims(study: Study) -> Iterable[ClaimLine]:

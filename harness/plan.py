@@ -47,6 +47,7 @@ class Plan:
     """What a sweep is going to do. `factors` maps a knob of the server to its values; the first is the baseline.
 
     `design` is `factorial` (every combination of values) or `one_at_a_time` (the baseline, and each other value alone).
+    `slo` is the objective that analysis holds the cells against (analysis.slo).
     """
 
     stack: str
@@ -58,6 +59,7 @@ class Plan:
     observe: bool
     quick: bool
     design: str = FACTORIAL
+    slo: str | None = None
 
     @property
     def baseline(self) -> dict[str, str]:

@@ -48,6 +48,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order and the prompts (%(default)s)")
     parser.add_argument("--workers", type=parsing.count, metavar="N", default=1, help="load processes (%(default)s)")
+    parser.add_argument("--slo", type=parsing.objective, metavar="TERMS", help=parsing.SLO_HELP)
     parser.add_argument("--no-observe", action="store_true", help="without py-spy and the host sampler")
 
 

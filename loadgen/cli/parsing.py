@@ -89,3 +89,17 @@ def factors(settings: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(f"--set {setting}: each value once, please; --repeats repeats")
         found[name] = values
     return found
+
+
+SLO_HELP = "an objective to hold the cells against, as in ttft_ms:p99<2000,tpot_ms:p95<60 (also e2e_ms)"
+
+
+def objective(text: str) -> str:
+    """Check an objective (analysis.slo); importing what reads it takes a moment, so only when there is one."""
+    from analysis.slo import parse_slo
+
+    try:
+        parse_slo(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text

@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         load=load_plan(options, "http", options.concurrency, duration_s=20.0, warmup_s=4.0),
         observe=not options.no_observe,
         quick=False,
+        slo=options.slo,
     )
     sweeps.check_plan(plan, stack)
     folder = SweepFolder(options.out or default_folder())

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.summary import summarise
+from loadgen.cli import parsing
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,17 +22,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="a sweep's folder")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    parser.add_argument("--slo", type=parsing.objective, metavar="TERMS", help=parsing.SLO_HELP)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    summary = summarise(options.dir)
+    summary = summarise(options.dir, options.slo)
     if options.json:
         json.dump(summary, sys.stdout, indent=1)
         print()
         return 0
     console = Console(file=sys.stdout)
     console.print(_table(summary["cells"]))
+    if summary["slo"] is not None:
+        console.print(_slo(summary["slo"]))
     for warning in summary["warnings"]:
         where = f" [{warning['cell']}]" if warning.get("cell") else ""
         console.print(
@@ -61,3 +65,17 @@ def _table(cells: list[dict[str, Any]]) -> Table:
 
 def _number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _slo(slo: dict[str, Any]) -> Table:
+    table = Table(box=None, header_style="bold")
+    table.add_column("objective")
+    for name in ("users", *slo["terms"], "goodput req/s", "met"):
+        table.add_column(name, justify="right")
+    for row in slo["rows"]:
+        knobs = " ".join(f"{name}={value}" for name, value in row["knobs"].items())
+        table.add_row(
+            knobs, str(row["concurrency"]), *(f"{share:.1%}" for share in row["shares"]),
+            _number(row["goodput_req_s"], 1), f"{row['met']} of {row['cells']}",
+        )  # fmt: skip
+    return table

@@ -79,6 +79,7 @@ def plan_from(options: argparse.Namespace) -> Plan:
         ),
         observe=not options.no_observe,
         quick=quick,
+        slo=options.slo,
         design=ONE_AT_A_TIME if options.one_at_a_time else FACTORIAL,
     )
 
