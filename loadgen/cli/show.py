@@ -12,6 +12,8 @@ from rich.table import Table
 from analysis.summary import summarise
 from loadgen.cli import parsing
 
+PLAIN_WIDTH = 160
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
@@ -32,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         json.dump(summary, sys.stdout, indent=1)
         print()
         return 0
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(_table(summary["cells"]))
     if summary["slo"] is not None:
         console.print(_slo(summary["slo"]))
@@ -46,10 +48,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _table(cells: list[dict[str, Any]]) -> Table:
     table = Table(box=None, header_style="bold")
-    for name in ("cell", "state", "block", "users", "knobs"):
-        table.add_column(name)
+    for name in ("cell", "state", "block", "users"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("knobs", overflow="fold", min_width=12)
     for name in ("requests", "errors", "req/s", "tok/s", "TTFT p50", "TTFT p99", "ITL p50", "step ms", "in flight"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         metrics = cell["metrics"]
         knobs = " ".join(f"{name}={value}" for name, value in cell["knobs"].items())
@@ -69,9 +72,9 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def _slo(slo: dict[str, Any]) -> Table:
     table = Table(box=None, header_style="bold")
-    table.add_column("objective")
+    table.add_column("objective", overflow="fold")
     for name in ("users", *slo["terms"], "goodput req/s", "met"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in slo["rows"]:
         knobs = " ".join(f"{name}={value}" for name, value in row["knobs"].items())
         table.add_row(
