@@ -42,7 +42,7 @@ class Spans:
 
     def covering(self, t_ns: Ints) -> Ints:
         """Give for each moment the place of the range that covers it, or -1."""
-        place = np.asarray(np.searchsorted(self.start_ns, t_ns, side="right") - 1, dtype=np.int64)
+        place: Ints = np.searchsorted(self.start_ns, t_ns, side="right").astype(np.int64) - 1
         if len(self.start_ns):
             place[t_ns >= self.end_ns[np.maximum(place, 0)]] = -1
         return place
@@ -54,7 +54,7 @@ class Spans:
         edges = np.stack([self.start_ns, self.end_ns], axis=1).ravel()
         covered = np.concatenate([[0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
         at = [np.interp(side, edges, covered) for side in (start_ns, end_ns)]
-        return np.round(at[1] - at[0]).astype(np.int64)
+        return np.asarray(np.round(at[1] - at[0]), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
