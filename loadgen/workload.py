@@ -117,7 +117,7 @@ class Workload:
 
     def chance(self, draw: Draw, use: int) -> float:
         """Give a number from 0 to below 1 that belongs to this request and this use of it."""
-        return chance(self._seed, draw, use)
+        return chance(self._seed ^ (draw.user << 32) ^ draw.n, use)
 
     def token_ids(self, draw: Draw) -> list[int]:
         """Give the prompt as a list of token ids; for tests and tools, not for the hot path."""
@@ -129,9 +129,9 @@ def vocabulary_of(spec: WorkloadSpec) -> Vocabulary | None:
     return None if spec.tokenizer is None else Tokenizer(Path(spec.tokenizer.path)).vocabulary()
 
 
-def chance(seed: int, draw: Draw, use: int) -> float:
-    """Give a number from 0 to below 1 that belongs to a seed, a request and what it is for."""
-    return (mix(mix(seed ^ (draw.user << 32) ^ draw.n) ^ (use << 48)) >> 11) / (1 << 53)
+def chance(key: int, use: int) -> float:
+    """Give a number from 0 to below 1 that belongs to a key and what it is for."""
+    return (mix(mix(key) ^ (use << 48)) >> 11) / (1 << 53)
 
 
 class _Sessions:

@@ -56,8 +56,8 @@ class TraceWorkload:
         return _TraceRequests(self, user)
 
     def chance(self, draw: Draw, use: int) -> float:
-        """Give a number from 0 to below 1 that belongs to this request and this use of it."""
-        return chance(self._seed, draw, use)
+        """Give a number from 0 to below 1 that belongs to this line and turn, whichever user runs it."""
+        return chance(self._seed ^ ((draw.place.trace_line or 0) << 16) ^ (draw.place.turn or 0), use)
 
     def take(self) -> Entry | None:
         """Take the next line of this share; None at the end, and after a line that cannot be used."""

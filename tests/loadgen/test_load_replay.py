@@ -14,6 +14,7 @@ from load_support import Load, server, spec
 from contracts.errors import UsageError
 from contracts.load import LoadSpec, TraceSpec, WorkloadSpec
 from loadgen.bodies import BodyTemplate
+from loadgen.crew import Habits
 from loadgen.traces.source import TraceWorkload
 from loadgen.workload import Draw
 
@@ -100,6 +101,20 @@ def test_a_conversation_is_a_session_with_its_own_answers_in_its_history(tmp_pat
     assert joined == "\n".join(("a" * 8, "b" * 12, "c" * 4))
     first_turns = draws_of(replace(one, workload=trace_spec(path, "sharegpt", turns=1)))
     assert [draw.place.trace_line for draw in first_turns] == [1, 2]
+
+
+def test_the_same_lines_are_cut_whichever_users_take_them(tmp_path: Path) -> None:
+    path = trace_files.burstgpt(tmp_path / "t", [(n, 20, 4) for n in range(400)])
+    one = spec(tmp_path, workload=trace_spec(path, "burstgpt"))
+    habits = Habits(abort_fraction=0.25, abort_after=2)
+    cut = []
+    for users in (1, 3):
+        workload = TraceWorkload(one)
+        turns = itertools.cycle([workload.requests(user) for user in range(users)])
+        draws = [next(turns).next(None) for _ in range(400)]
+        cut.append([draw.place.trace_line for draw in draws if habits.cut_after(workload, draw)])
+    assert cut[0] == cut[1]
+    assert len(cut[0]) == pytest.approx(100, rel=0.3)
 
 
 @pytest.mark.parametrize(
