@@ -1,6 +1,6 @@
 """The report's plots. Each takes tidy data and gives one Plot; what a reader should see is in its description too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,14 @@ POINTS = 160
 BLOCK_POINTS = 60
 TIME_BINS = 140
 NARROWEST = 2.0  # per cent to either side: no effect must not fill the plot
-LABEL_LETTERS = 22
+LABEL_LETTERS = 27
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Values of one setting, one array a block; `index` fixes its colour and line on the whole page."""
 
-    setting: Setting
+    name: str
     index: int
     blocks: Sequence[Floats]
 
@@ -33,7 +33,7 @@ class Sample:
 class Course:
     """One cell's requests in time: (sent_ns, end_ns) arrays, and its window's and load's edges in ns."""
 
-    setting: Setting
+    name: str
     index: int
     sent_ns: Any
     end_ns: Any
@@ -74,11 +74,11 @@ def distribution(samples: Sequence[Sample], *, key: str, title: str, label: str,
 
     for sample, values in zip(drawn, pooled, strict=True):
         p50, p90, p99 = np.percentile(values, (50, 90, 99))
-        told.append(f"{sample.setting.short}: p50 {number(p50)}, p90 {number(p90)}, p99 {number(p99)}")
+        told.append(f"{sample.name}: p50 {number(p50)}, p90 {number(p90)}, p99 {number(p99)}")
     return draw(draw_on, key=key, title=title, description=f"{label}. {'; '.join(told) or 'no data'}.")
 
 
-def gil_bars(shares: Sequence[tuple[Setting, Mapping[str, float]]], threads: Sequence[str], *, key: str) -> Plot:
+def gil_bars(shares: Sequence[tuple[str, Mapping[str, float]]], threads: Sequence[str], *, key: str) -> Plot:
     """Draw who held the GIL: one bar a setting, one segment a thread group; the rest of the bar is nobody."""
     told = []
 
@@ -92,16 +92,16 @@ def gil_bars(shares: Sequence[tuple[Setting, Mapping[str, float]]], threads: Seq
                 if width >= 0.09:
                     axes.text(left + width / 2, place, share(width), color=PAPER, ha="center", va="center", fontsize=8)
                 left += width
-        axes.set_yticks(range(len(shares)), [_clip(setting.short) for setting, _ in shares])
+        axes.set_yticks(range(len(shares)), [_clip(name) for name, _ in shares])
         axes.invert_yaxis()
         axes.set_xlim(0, max(1.0, *(sum(by_thread.values()) for _, by_thread in shares)))
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.set_xlabel("share of wall time holding the GIL")
         axes.grid(visible=False, axis="y")
 
-    for setting, by_thread in shares:
+    for name, by_thread in shares:
         parts = ", ".join(f"{name} {share(value)}" for name, value in by_thread.items())
-        told.append(f"{setting.short}: held {share(sum(by_thread.values()))} of the time ({parts})")
+        told.append(f"{name}: held {share(sum(by_thread.values()))} of the time ({parts})")
     return draw(
         draw_on,
         key=key,
@@ -122,7 +122,7 @@ def in_flight(courses: Sequence[Course], asked: int, *, key: str) -> Plot:
         lines.append((course, middles, means))
         steady = means[(middles >= 0) & (middles < (course.steady_end_ns - course.steady_start_ns) / NS_PER_S)]
         if len(steady):
-            told.append(f"{course.setting.short}: {number(float(steady.mean()))}")
+            told.append(f"{course.name}: {number(float(steady.mean()))}")
 
     def draw_on(axes: Any) -> None:
         for course, middles, means in lines:
@@ -144,12 +144,14 @@ def in_flight(courses: Sequence[Course], asked: int, *, key: str) -> Plot:
     )
 
 
-def forest(effects: Sequence[Effect], order: Sequence[Setting], *, key: str, baseline: str) -> Plot:
+def forest(
+    effects: Sequence[Effect], order: Sequence[Setting], name: Callable[[Setting], str], *, key: str, baseline: str
+) -> Plot:
     """Draw one measure's change against the baseline: a row a setting and concurrency, dots the single blocks."""
     measure = effects[0].measure
     drawn = [effect for effect in effects if effect.ratio is not None]
     told = [
-        f"{effect.setting.short} at {effect.concurrency}: {change(effect.ratio)}"
+        f"{name(effect.setting)} at {effect.concurrency}: {change(effect.ratio)}"
         + (f" ({interval(effect)})" if interval(effect) else "")
         for effect in drawn
     ]
@@ -167,7 +169,7 @@ def forest(effects: Sequence[Effect], order: Sequence[Setting], *, key: str, bas
                 )
             axes.plot([(effect.ratio - 1) * 100], [place], "D", color=colour, markersize=5.5)
         axes.set_yticks(
-            range(len(drawn)), [_clip(f"{e.concurrency:,} \N{MIDDLE DOT} {e.setting.short}") for e in drawn]
+            range(len(drawn)), [_clip(f"{e.concurrency:,} \N{MIDDLE DOT} {name(e.setting)}") for e in drawn]
         )
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         low, high = axes.get_xlim()
@@ -208,4 +210,5 @@ def _duration(value_ms: float) -> str:
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= LABEL_LETTERS else f"{text[: LABEL_LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    """Keep the end, where the value stands."""
+    return text if len(text) <= LABEL_LETTERS else f"\N{HORIZONTAL ELLIPSIS}{text[1 - LABEL_LETTERS :]}"

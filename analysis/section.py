@@ -122,8 +122,12 @@ def make_section(study: Study, concurrency: int) -> Section:
     folded = [(setting, _fold(shares, threads)) for setting, shares in sampled]
     return Section(
         concurrency=concurrency,
-        plots=tuple(_plots(groups, concurrency)),
-        gil_plot=gil_bars(folded, threads, key=f"gil{concurrency}") if folded else None,
+        plots=tuple(_plots(study, groups, concurrency)),
+        gil_plot=gil_bars(
+            [(study.brief(setting), shares) for setting, shares in folded], threads, key=f"gil{concurrency}"
+        )
+        if folded
+        else None,
         threads=threads,
         number_columns=tuple(column.label for column in _NUMBERS),
         numbers=tuple(_row(study, index, setting, cells, _NUMBERS) for index, setting, cells in groups),
@@ -147,10 +151,10 @@ def _waits(study: Study, groups: Sequence[_Group]) -> Iterator[WaitRow]:
             yield row
 
 
-def _plots(groups: Sequence[_Group], concurrency: int) -> list[Plot]:
+def _plots(study: Study, groups: Sequence[_Group], concurrency: int) -> list[Plot]:
     def samples(values: Callable[[CellStudy], object]) -> list[Sample]:
         return [
-            Sample(setting, index, [_finite(values(cell)) for cell in cells if cell.tables.done])
+            Sample(study.brief(setting), index, [_finite(values(cell)) for cell in cells if cell.tables.done])
             for index, setting, cells in groups
         ]
 
@@ -173,7 +177,10 @@ def _plots(groups: Sequence[_Group], concurrency: int) -> list[Plot]:
         if any(len(block) for sample in drawn for block in sample.blocks):
             plots.append(distribution(drawn, key=f"{name}{key}", title=title, label=label, log=log))
     courses = [
-        course for index, setting, cells in groups for cell in cells if (course := _course(index, setting, cell))
+        course
+        for index, setting, cells in groups
+        for cell in cells
+        if (course := _course(study.brief(setting), index, cell))
     ]
     if courses:
         plots.append(in_flight(courses, concurrency, key=f"flight{key}"))
@@ -185,12 +192,12 @@ def _finite(values: object) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return array[np.isfinite(array)]
 
 
-def _course(index: int, setting: Setting, cell: CellStudy) -> Course | None:
+def _course(name: str, index: int, cell: CellStudy) -> Course | None:
     requests, window = cell.tables.requests, cell.tables.window
     if window is None or requests.empty:
         return None
     return Course(
-        setting=setting,
+        name=name,
         index=index,
         sent_ns=requests["sent_ns"].to_numpy(dtype=np.int64),
         end_ns=requests["end_ns"].to_numpy(dtype=np.int64),

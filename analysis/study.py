@@ -78,6 +78,11 @@ class Study:
         other = " ".join(f"{name}={value}" for name, value in setting.pairs if base.get(name) != value)
         return other or "baseline"
 
+    def brief(self, setting: Setting) -> str:
+        """Name a setting where there is little room: as in a table, knobs without their prefix."""
+        words = self.name(setting).split(" ")
+        return " ".join(word.removeprefix("REFSTACK_").removeprefix("TLLM_RPC_") for word in words)
+
     def select(self, concurrency: int, setting: Setting | None = None) -> list[CellStudy]:
         """Give the cells at a concurrency (of one setting), in order."""
         return [

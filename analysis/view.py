@@ -29,6 +29,7 @@ ANSWER = (
     "gil_wait_ms_per_step.mean",
     "gil_held_executor",
 )
+MOST_NAMED = 2
 MIDDLE_DOT = "\N{MIDDLE DOT}"
 FOREST = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "host_step_ms.mean")
 
@@ -143,7 +144,9 @@ def make_view(study: Study) -> ReportView:
     comparison = study.comparison
     answered = _answered(study)
     names = list(study.info.factors) or sorted({name for setting in settings for name, _ in setting.pairs})
-    heading = " and ".join(names) or ("One setting" if study.cells else "Nothing ran")
+    heading = (" and ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} knobs") or (
+        "One setting" if study.cells else "Nothing ran"
+    )
     return ReportView(
         title=f"{heading} {MIDDLE_DOT} GIL sweep",
         heading=heading,
@@ -175,7 +178,8 @@ def _values(study: Study) -> str:
     if len(settings) < 2:
         return settings[0].short if settings else ""
     if not study.knob:
-        return f"baseline {settings[0].label}"
+        how = "one at a time from" if study.one_at_a_time else "against"
+        return f"{how} {study.comparison.baseline.label}"
     return f"{settings[0].short} against {', '.join(setting.short for setting in settings[1:])}"
 
 
@@ -299,7 +303,9 @@ def _forests(study: Study) -> Iterable[Plot]:
     for place, name in enumerate(FOREST):
         effects = [effect for effect in comparison.effects if effect.measure.name == name and effect.ratio is not None]
         if effects:
-            yield forest(effects, study.settings, key=f"forest{place}", baseline=comparison.baseline.short)
+            yield forest(
+                effects, study.settings, study.brief, key=f"forest{place}", baseline=study.brief(comparison.baseline)
+            )
 
 
 def _warnings(study: Study) -> Iterable[WarningGroup]:
