@@ -6,6 +6,7 @@ from analysis.compare import BLOCKS_FOR_A_VERDICT, Comparison
 from analysis.limits import CpuUse, Limit
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import SweepInfo
+from analysis.steady import Steadiness
 from analysis.tables import CellTables
 from contracts.doubts import REMEDIES, Doubt
 
@@ -20,7 +21,9 @@ SAMPLES_MISSED_LIMIT = 0.10
 QUEUED_LIMIT = 0.10
 
 
-def cell_doubts(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> list[Doubt]:
+def cell_doubts(
+    cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit, steadiness: Steadiness
+) -> list[Doubt]:
     """Give one cell's warnings: capture's own first; a code appears once a cell, capture's word before ours."""
     found = list(_recorded(cell))
     told = {doubt.code for doubt in found}
@@ -30,6 +33,8 @@ def cell_doubts(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limi
             continue
         told.add(code)
         found.append(Doubt(code, detail, cell.info.id))
+    if steadiness.complaints:
+        found.append(Doubt("not_steady", f"over the window {', '.join(steadiness.complaints)}", cell.info.id))
     return found
 
 

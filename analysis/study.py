@@ -10,6 +10,7 @@ from analysis.limits import CpuUse, Limit, cpu_use, find_limit
 from analysis.metrics import CellMetrics, measure
 from analysis.plan import Setting, SweepInfo
 from analysis.slo import SloStudy, parse_slo, study_slo
+from analysis.steady import Steadiness, judge_steadiness
 from analysis.tables import CellTables, load_sweep
 from contracts.doubts import Doubt
 
@@ -23,6 +24,7 @@ class CellStudy:
     cpu: CpuUse
     limit: Limit | None
     doubts: tuple[Doubt, ...]
+    steadiness: Steadiness
 
     @property
     def id(self) -> str:
@@ -113,5 +115,6 @@ def _study_cell(tables: CellTables) -> CellStudy:
     metrics = measure(tables)
     cpu = cpu_use(tables)
     limit = find_limit(tables, metrics)
-    doubts = cell_doubts(tables, metrics, cpu, limit)
-    return CellStudy(tables, metrics, cpu, limit if tables.window else None, tuple(doubts))
+    steadiness = judge_steadiness(tables)
+    doubts = cell_doubts(tables, metrics, cpu, limit, steadiness)
+    return CellStudy(tables, metrics, cpu, limit if tables.window else None, tuple(doubts), steadiness)

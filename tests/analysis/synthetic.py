@@ -2,7 +2,7 @@
 
 A user sends a request, gets its first token after `ttft_ms`, one token every `itl_ms`, and sends the next at once, so
 with `n` users exactly `n` are in flight and a request takes ttft + (osl - 1) * itl. `factor` scales all times of a
-cell: 0.8 is a cell in which everything takes 0.8 of the time.
+cell: 0.8 is a cell in which everything takes 0.8 of the time. `ttft_growth` lets TTFT grow by that much a second.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,6 +65,7 @@ class Recipe:
     error: str = "broken pipe"
     arrival_lag_ms: float | None = None
     merged_chunks: int = 0
+    ttft_growth: float = 0.0
 
 
 def write_sweep(
@@ -162,6 +163,7 @@ def _requests(
             wobble = 1 + recipe.jitter * random.standard_normal(chunks).clip(-2, 4)
             gaps = np.full(chunks, recipe.itl_ms * recipe.tokens_a_chunk) * wobble * recipe.factor
             gaps[0] = recipe.ttft_ms * recipe.factor * (1 + 2 * recipe.jitter * random.gamma(1.5))
+            gaps[0] *= 1 + recipe.ttft_growth * (sent - start) / S
             arrivals = sent + np.cumsum(np.maximum(gaps, 0.01) * MS).astype(np.int64)
             failed = recipe.fail_every > 0 and seq % recipe.fail_every == recipe.fail_every - 1
             sizes = [recipe.tokens_a_chunk] * (chunks - 1) + [recipe.osl - recipe.tokens_a_chunk * (chunks - 1)]
