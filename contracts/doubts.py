@@ -13,7 +13,7 @@ REMEDIES = {
     "trace_ended": "The trace was over before the window was, which was cut short. Give a longer trace, a shorter "
     "--duration or --warmup, or a lower --time-scale.",
     "not_steady": "The cell had no steady state: a figure moved in one direction over its window, so its mean depends "
-    "on when it was taken. Lengthen --warmup; if it goes on, a queue grows and the load is more than the server sustains.",
+    "on when it was taken. Lengthen --warmup; if it goes on, a queue grows: the load is more than the server sustains.",
     "window_short": "The steady window holds too few completed requests for its percentiles. Lengthen --duration.",
     "requests_failed": "Some requests failed; latencies are of the others. Look at the errors in the raw table and at "
     "server.log.",
