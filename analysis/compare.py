@@ -127,13 +127,14 @@ def compare(
     blocks = tuple(sorted({cell.info.block for cell, _ in cells}))
     if planned_blocks and len(blocks) < planned_blocks:
         blocks += tuple(range(max(blocks, default=-1) + 1, max(blocks, default=-1) + 1 + planned_blocks - len(blocks)))
+    present = {(cell.setting, cell.info.concurrency) for cell, _ in cells}
     others = tuple(setting for setting in settings if setting != baseline)
     effects: list[Effect] = []
     incomplete = []
     for concurrency in concurrencies:
         for setting in others:
             pairs = sum((baseline, concurrency, b) in done and (setting, concurrency, b) in done for b in blocks)
-            if pairs < len(blocks):
+            if pairs < len(blocks) and {(baseline, concurrency), (setting, concurrency)} <= present:
                 incomplete.append(f"{setting.label} at {concurrency}: {pairs} of {len(blocks)} blocks complete")
         for measure in MEASURES:
             values = {

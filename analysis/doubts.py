@@ -19,6 +19,7 @@ CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
 SAMPLES_MISSED_LIMIT = 0.10
 QUEUED_LIMIT = 0.10
+_OF_STEADY_LOADS = frozenset(("concurrency_not_reached", "warmup_short"))
 
 
 def cell_doubts(
@@ -29,6 +30,8 @@ def cell_doubts(
     told = {doubt.code for doubt in found}
     for code, detail in _seen(cell, metrics, cpu, limit):
         # a shared core explains a full run queue: no need to accuse other processes as well
+        if "not_steady" in told and code in _OF_STEADY_LOADS:
+            continue
         if code in told or (code == "machine_busy" and "cpu_shared" in told):
             continue
         told.add(code)

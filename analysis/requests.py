@@ -50,12 +50,15 @@ class Gaps:
     itl_absent: str | None
 
 
-def load_requests(paths: Sequence[Path], window: Window | None) -> tuple[pd.DataFrame, Gaps]:
+def load_requests(
+    paths: Sequence[Path], window: Window | None, span: Window | None = None
+) -> tuple[pd.DataFrame, Gaps]:
     """Read the request files of all load processes of a cell.
 
     The frame's columns: those of the record except the chunk lists, and chunks, first_token_ns, last_token_ns,
     tokens_in_window, success, in_window (it started inside), itl_known, ttft_ms, tpot_ms, e2e_ms,
-    output_speed_tok_s_user, schedule_lag_ms. Without a window nothing is in it.
+    output_speed_tok_s_user, schedule_lag_ms. Without a window nothing is in it. With a span only the requests that
+    were in flight in it are given.
     """
     frames: list[pd.DataFrame] = []
     icl: list[Gap32] = []
@@ -67,7 +70,9 @@ def load_requests(paths: Sequence[Path], window: Window | None) -> tuple[pd.Data
         itl.append(itl_part)
     if not frames:
         frames.append(_reduce(REQUESTS.schema().empty_table(), window)[0])
-    requests = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    if span is not None:
+        frames = [frame[(frame["sent_ns"] < span.end_ns) & (frame["end_ns"] >= span.start_ns)] for frame in frames]
+    requests = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0].reset_index(drop=True)
     absent = _why_no_itl(requests)
     icl_ms = _join(icl)
     if absent:

@@ -4,6 +4,7 @@ Chunk arrivals are reduced batch by batch (analysis.requests), so a cell of a mi
 with all its chunks. Missing and cut-off record files are what a kill leaves: they give short or empty frames.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from analysis.requests import Gaps, load_requests
 from analysis.stacks import Holders, load_holders
 from analysis.window import NS_PER_MS, Window
 from contracts.arrow import read_table
+from contracts.errors import FormatError
 from contracts.folder import CellFolder, CellInfo, SweepFolder
 from contracts.records import CLIENT, HOST, SERVER, STEPS, GilRow, RecordType
 
@@ -121,10 +123,11 @@ def load_cell(folder: CellFolder) -> CellTables:
     """Load one cell's folder; every record file may be missing."""
     info = folder.read()
     window = Window.of(info.phases)
-    requests, gaps = load_requests(folder.all_requests(), window)
+    held = _holder(folder, info)
+    requests, gaps = load_requests(held.all_requests(), window, _span(info))
     steps = _records([folder.steps], STEPS)
-    client = _records(folder.all_client(), CLIENT)
-    server = _records([folder.server], SERVER)
+    client = _records(held.all_client(), CLIENT)
+    server = _records([held.server], SERVER)
     first = server["server_first_token_ns"].fillna(server["first_token_ns"])
     arrival = server["server_arrival_ns"].fillna(server["arrival_ns"])
     server["server_ttft_ms"] = ((first - arrival) / NS_PER_MS).astype("float64")
@@ -143,6 +146,23 @@ def load_cell(folder: CellFolder) -> CellTables:
         holders=load_holders(folder.stacks, info.stacks),
         gil=load_gil(folder.gil),
     )
+
+
+def _holder(folder: CellFolder, info: CellInfo) -> CellFolder:
+    """Give the folder of a cell's requests: its own, or that of its load's first stage."""
+    if info.records is None:
+        return folder
+    if Path(info.records).name != info.records:
+        raise FormatError(f"{folder.json} says that its records are in {info.records!r}, which is no cell's name")
+    return CellFolder(folder.path.parent / info.records)
+
+
+def _span(info: CellInfo) -> Window | None:
+    """Give the time of one stage among those of its load; None when the records are this cell's alone."""
+    phases = info.phases
+    if info.records is None or phases.start_ns is None:
+        return None
+    return Window(phases.start_ns, phases.drained_ns or phases.steady_end_ns or sys.maxsize)
 
 
 def _records(paths: Sequence[Path], record: RecordType[Any]) -> pd.DataFrame:

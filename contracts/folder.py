@@ -78,7 +78,12 @@ class GilStacks:
 
 @dataclass(frozen=True, slots=True)
 class CellInfo:
-    """cell.json. `state` is planned | running | done | partial | failed."""
+    """cell.json. `state` is planned | running | done | partial | failed.
+
+    A stage of a staged load has `stage` (its place from 1, users, seconds, where it ramps from), and `records` names
+    the cell whose folder holds the requests of all stages of that load; those in flight from `phases.start_ns` until
+    the window's end (of the last stage: the drain's) are this stage's.
+    """
 
     id: str
     slug: str
@@ -96,6 +101,8 @@ class CellInfo:
     ended_at: str | None = None
     error: str | None = None
     warnings: tuple[Mapping[str, str], ...] = ()
+    stage: Mapping[str, Any] | None = None
+    records: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}

@@ -1,11 +1,11 @@
 """What the harness tells a load process and what it hears back: one JSON object a line, over stdin and stdout.
 
 To the process: the LoadSpec as the first line; then `{"do": "start"}`, `{"do": "steady", "start_ns", "end_ns"}` (end_ns
-None with a request quota), `{"do": "stop"}` (no new requests; drain). End of input means the harness is gone: stop at
-once. From the process: `ready`, `ramped` (every user has a request in flight, or the schedule begins), `progress` (once
-a second; its `failing` says in words that everything fails), `quota` (the wanted number of requests has completed
-inside the
-window, or the trace is over) and `done` (drained, files closed).
+None with a request quota), `{"do": "users", "users", "ramp_s"}` (so many users from now on, changing evenly over that
+time; `ramped` is said again when it is so), `{"do": "stop"}` (no new requests; drain). End of input means the harness
+is gone: stop at once. From the process: `ready`, `ramped` (every user has a request in flight, or the schedule begins),
+`progress` (once a second; its `failing` says in words that everything fails), `quota` (the wanted number of requests
+has completed inside the window, or the trace is over) and `done` (drained, files closed).
 """
 
 import json
@@ -103,7 +103,8 @@ class LoadSpec:
 
     This is process `worker` of `workers`, among which a trace is shared out. `target` is a base URL for the drive
     `http` and a unix socket's path for the drive `rpc`. `users` run in this process and are numbered from `first_user`;
-    `spawn_rate` is in users/s. `quota` ends the window by count.
+    `spawn_rate` is in users/s. `most_users` is how many there may be later (None: no more). `quota` ends the window by
+    count.
 
     `arrival` is `closed` (each user sends when its last request is over and it has thought for `think_s`, constant or
     exponential by `think`), or an open loop: `constant`, `poisson` or `gamma` with `burstiness`, at `rate_rps` requests
@@ -137,6 +138,7 @@ class LoadSpec:
     abort_fraction: float = 0.0
     abort_after_tokens: int = 8
     give_up_s: float = 10.0
+    most_users: int | None = None
     keep_alive: bool = True
     tls_verify: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)

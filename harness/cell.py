@@ -2,20 +2,20 @@
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from contracts.arrow import write_rows
 from contracts.doubts import Doubt
 from contracts.errors import FailingServerError, ToolError
-from contracts.folder import CellFolder, CellInfo, Phases
+from contracts.folder import CellFolder, CellInfo, Phases, SweepFolder
 from contracts.load import LoadSpec
 from contracts.records import SERVER
-from harness.events import Listener, StageReached
-from harness.loadcrew import LoadCrew
+from harness.events import CellEnded, CellStarted, Listener, StageReached
+from harness.loadcrew import LoadCrew, shares_of
 from harness.observing import CellObservers
 from harness.phases import LoadPhases
 from harness.placement import Placement, available_cpus, place
@@ -32,7 +32,7 @@ SHARED_CORE_NICE = -10  # a load process that waits for the server's core measur
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a cell has gathered so far; becomes its cell.json."""
+    """What a load has gathered so far, and what its present cell has; becomes a cell.json."""
 
     doubts: list[Doubt] = field(default_factory=list)
     view: ServerView | None = None
@@ -40,10 +40,57 @@ class _Outcome:
     load_nice: int = 0
     load: LoadPhases | None = None
     observers: CellObservers | None = None
+    cell_doubts: list[Doubt] = field(default_factory=list)
 
     @property
     def phases(self) -> Phases:
         return Phases() if self.load is None else self.load.phases
+
+
+class _Journal:
+    """Writes the cell.json of the cells of one load, one after the other; `ended_well` of all so far."""
+
+    def __init__(
+        self, cells: Sequence[Cell], sweep: SweepFolder, placement: Placement, outcome: _Outcome, notify: Listener
+    ) -> None:
+        self._records = cells[0].slug if cells[0].stage else None
+        self._sweep = sweep
+        self._placement = placement
+        self._outcome = outcome
+        self._notify = notify
+        self.ended_well = True
+
+    def begin(self, cell: Cell) -> CellFolder:
+        folder = self._sweep.cell(cell.slug)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self._outcome.observers, self._outcome.cell_doubts = None, []
+        stage = cell.stage
+        if stage is not None and stage.ramp_from is not None:
+            detail = f"from {stage.ramp_from} to {stage.users} users over {stage.duration_s:g} s"
+            self._outcome.cell_doubts.append(Doubt("not_steady", detail))
+        self._cell = cell
+        self._info = CellInfo(
+            id=cell.id,
+            slug=cell.slug,
+            index=cell.index,
+            block=cell.block,
+            knobs=dict(cell.knobs),
+            concurrency=cell.concurrency,
+            state="running",
+            placement=self._placement.describe(),
+            started_at=_now(),
+            stage=None if stage is None else {"step": cell.step, **asdict(stage)},
+            records=self._records,
+        )
+        folder.write(self._info)
+        return folder
+
+    def close(self, state: str, error: str | None = None) -> None:
+        info = _closed(self._info, self._outcome, state, error)
+        self._sweep.cell(self._cell.slug).write(info)
+        self.ended_well = self.ended_well and state == "done"
+        if error != "interrupted":
+            self._notify(CellEnded(self._cell, info))
 
 
 class CellRunner:
@@ -56,41 +103,30 @@ class CellRunner:
         self._observe = observe
         self._notify = notify
 
-    def run(self, cell: Cell, folder: CellFolder) -> CellInfo:
-        """Run one cell and write its cell.json. A failure is the cell's state, not an exception.
+    def run(self, cells: Sequence[Cell], sweep: SweepFolder, total: int) -> bool:
+        """Run one cell, or the stages of one load; write each one's cell.json; say whether all ended well.
 
-        Only KeyboardInterrupt passes through, after the cell was stopped and noted as partial. What an earlier try
-        left in the folder is removed first.
+        A failure is a cell's state, not an exception; the stages after it never begin. Only KeyboardInterrupt passes
+        through, after the cell was stopped and noted as partial. What an earlier try left is removed first.
         """
-        shutil.rmtree(folder.path, ignore_errors=True)
-        folder.path.mkdir(parents=True)
-        placement, doubts = self._place(cell)
-        info = CellInfo(
-            id=cell.id,
-            slug=cell.slug,
-            index=cell.index,
-            block=cell.block,
-            knobs=dict(cell.knobs),
-            concurrency=cell.concurrency,
-            state="running",
-            placement=placement.describe(),
-            started_at=_now(),
-        )
-        folder.write(info)
+        for cell in cells:
+            shutil.rmtree(sweep.cell(cell.slug).path, ignore_errors=True)
+        placement, doubts = self._place(cells[0])
         outcome = _Outcome(doubts=list(doubts))
+        journal = _Journal(cells, sweep, placement, outcome, self._notify)
+        self._notify(CellStarted(cells[0], cells[0].index, total))
+        folder = journal.begin(cells[0])
         try:
-            self._run(cell, folder, placement, outcome)
+            self._run(cells, folder, placement, outcome, journal, total)
         except KeyboardInterrupt:
-            folder.write(_closed(info, outcome, "partial", "interrupted"))
+            journal.close("partial", "interrupted")
             raise
         except (ToolError, OSError) as error:
             early = outcome.phases.steady_start_ns is None or isinstance(error, FailingServerError)
-            state = "failed" if early else "partial"
-            info = _closed(info, outcome, state, str(error))
+            journal.close("failed" if early else "partial", str(error))
         else:
-            info = _closed(info, outcome, "done", None)
-        folder.write(info)
-        return info
+            journal.close("done")
+        return journal.ended_well
 
     def _place(self, cell: Cell) -> tuple[Placement, tuple[Doubt, ...]]:
         if not self._stack.placeable:
@@ -101,21 +137,30 @@ class CellRunner:
             over_http=self._load.drive == "http",
         )
 
-    def _run(self, cell: Cell, folder: CellFolder, placement: Placement, outcome: _Outcome) -> None:
+    def _run(
+        self,
+        cells: Sequence[Cell],
+        folder: CellFolder,
+        placement: Placement,
+        outcome: _Outcome,
+        journal: _Journal,
+        total: int,
+    ) -> None:
         """Start everything in order; the exit stack ends it in the opposite order, hastily if something broke."""
         grace_s = INTERRUPT_GRACE_S
+        first = cells[0]
         with ExitStack() as cleanup:
             temporary = Path(tempfile.mkdtemp(prefix="loadgen-"))
             self._guard.watch_folder(temporary)
             cleanup.callback(self._guard.forget_folder, temporary)
             cleanup.callback(shutil.rmtree, temporary, ignore_errors=True)
-            self._notify(StageReached(cell, "launch", None))
-            server = self._stack.launch(self._guard, cell.knobs, placement, temporary, folder.server_log)
+            self._notify(StageReached(first, "launch", None))
+            server = self._stack.launch(self._guard, first.knobs, placement, temporary, folder.server_log)
             cleanup.callback(lambda: server.stop(grace_s))
             outcome.view = server.view()
             crew = LoadCrew(
                 self._guard,
-                self._specs(cell, folder, server),
+                self._specs(cells, folder, server),
                 log=folder.client_log,
                 cpus=placement.load,
                 nice=SHARED_CORE_NICE if placement.load_beside_server else 0,
@@ -123,45 +168,78 @@ class CellRunner:
             cleanup.callback(lambda: crew.stop(grace_s))
             outcome.load_nice = SHARED_CORE_NICE if crew.favoured else 0
             outcome.load_pids = crew.pids
-            observers = outcome.observers = CellObservers(
-                self._guard, folder, placement, writes_steps=self._stack.writes_steps, observe=self._observe
-            )
-            cleanup.callback(observers.stop)
-            observers.begin(outcome.view, crew.pids)
-            load = outcome.load = LoadPhases(cell, self._load, server, crew, self._notify)
+            cleanup.callback(lambda: outcome.observers.stop() if outcome.observers else None)
+            self._watch(folder, placement, outcome)
+            load = outcome.load = LoadPhases(first, self._load, server, crew, self._notify)
             try:
-                self._drive(folder, server, load, observers, outcome)
+                load.ramp()
+                for cell in cells:
+                    if cell is not first:
+                        journal.close("done")
+                        self._notify(CellStarted(cell, cell.index, total))
+                        self._watch(journal.begin(cell), placement, outcome)
+                    self._pass(cell, cells, server, load, outcome)
             except FailingServerError:
                 load.give_up()
                 raise
+            rows = server.truth()
+            if rows:
+                write_rows(folder.server, SERVER, rows)
             if crew.tally().unfinished:
-                outcome.doubts.append(Doubt("drain_timeout", f"{crew.tally().unfinished} requests"))
+                outcome.cell_doubts.append(Doubt("drain_timeout", f"{crew.tally().unfinished} requests"))
             grace_s = STOP_GRACE_S
-            self._notify(StageReached(cell, "stop", None))
+            self._notify(StageReached(cells[-1], "stop", None))
 
-    def _drive(
-        self, folder: CellFolder, server: RunningServer, load: LoadPhases, observers: CellObservers, outcome: _Outcome
+    def _watch(self, folder: CellFolder, placement: Placement, outcome: _Outcome) -> None:
+        """Begin the observers of a cell."""
+        assert outcome.view is not None
+        observers = outcome.observers = CellObservers(
+            self._guard, folder, placement, writes_steps=self._stack.writes_steps, observe=self._observe
+        )
+        observers.begin(outcome.view, outcome.load_pids)
+
+    def _pass(
+        self, cell: Cell, cells: Sequence[Cell], server: RunningServer, load: LoadPhases, outcome: _Outcome
     ) -> None:
-        load.ramp()
-        load.warm_up()
+        """Take one cell through its window, and the last one through the drain."""
+        first, last = cell is cells[0], cell is cells[-1]
+        observers = outcome.observers
+        assert observers is not None
+        stage = cell.stage
+        duration_s = self._load.duration_s if stage is None else stage.duration_s
         view = outcome.view = server.view()
-        load.steady(opened=lambda: observers.open_window(view, self._load.duration_s))
+
+        def opened() -> None:
+            observers.open_window(view, duration_s)
+
+        if stage is not None and stage.ramp_from is not None:
+            load.ramp_window(cell, opened, last=last)
+        else:
+            if not first:
+                load.climb(cell)
+            load.warm_up()
+            view = outcome.view = server.view()
+            load.steady(opened, last=last)
         observers.close_window()
         if load.ended_early:
-            outcome.doubts.append(Doubt("trace_ended", "no request was left in the trace"))
-        load.drain()
+            outcome.cell_doubts.append(Doubt("trace_ended", "no request was left in the trace"))
+        if last:
+            load.drain()
         observers.finish()
-        rows = server.truth()
-        if rows:
-            write_rows(folder.server, SERVER, rows)
+        if not last:
+            observers.stop()
 
-    def _specs(self, cell: Cell, folder: CellFolder, server: RunningServer) -> list[LoadSpec]:
+    def _specs(self, cells: Sequence[Cell], folder: CellFolder, server: RunningServer) -> list[LoadSpec]:
         """Share the users out over the load processes."""
-        load = self._load
-        workers = min(load.workers, cell.concurrency)
+        load, cell = self._load, cells[0]
+        users_at_first = cell.concurrency
+        if cell.stage is not None and cell.stage.ramp_from is not None:
+            users_at_first = cell.stage.ramp_from
+        workers = min(load.workers, users_at_first, *(cell.concurrency for cell in cells))
         if load.drive == "rpc":
             assert server.direct_socket is not None
-        shares = [cell.concurrency // workers + (n < cell.concurrency % workers) for n in range(workers)]
+        shares = shares_of(users_at_first, workers)
+        most = shares_of(max(users_at_first, *(cell.concurrency for cell in cells)), workers)
         return [
             LoadSpec(
                 drive=load.drive,
@@ -171,9 +249,9 @@ class CellRunner:
                 worker=worker,
                 workers=workers,
                 users=users,
-                first_user=sum(shares[:worker]),
+                first_user=sum(most[:worker]),
                 spawn_rate=max(users / load.ramp_s, 1.0),
-                quota=None if load.requests is None else max(1, load.requests * users // cell.concurrency),
+                quota=None if load.requests is None else max(1, load.requests * users // users_at_first),
                 drain_s=load.drain_s,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 read_timeout_s=READ_TIMEOUT_S,
@@ -181,13 +259,14 @@ class CellRunner:
                 requests_path=str(folder.requests(worker)),
                 client_path=str(folder.client(worker)),
                 arrival=load.arrival,
-                rate_rps=None if load.rate_rps is None else load.rate_rps * users / cell.concurrency,
+                rate_rps=None if load.rate_rps is None else load.rate_rps * users / users_at_first,
                 burstiness=load.burstiness,
                 arrival_phase=worker / workers,
                 think_s=load.think_s,
                 abort_fraction=load.abort_fraction,
                 abort_after_tokens=load.abort_after_tokens,
                 give_up_s=load.give_up_s,
+                most_users=most[worker],
                 keep_alive=load.keep_alive,
                 tls_verify=load.tls_verify,
                 extra_body=dict(load.extra_body),
@@ -201,7 +280,7 @@ def _closed(info: CellInfo, outcome: _Outcome, state: str, error: str | None) ->
     processes |= {f"load{n or ''}": pid for n, pid in enumerate(outcome.load_pids)}
     facts: Mapping[str, object] = outcome.view.facts if outcome.view else {}
     observed = outcome.observers
-    doubts = [*outcome.doubts, *(observed.doubts if observed else ())]
+    doubts = [*outcome.doubts, *outcome.cell_doubts, *(observed.doubts if observed else ())]
     return replace(
         info,
         state=state,

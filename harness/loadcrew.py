@@ -16,6 +16,11 @@ from contracts.load import LoadEvent, LoadSpec
 from harness.process import Child, Guard, last_lines
 
 
+def shares_of(users: int, processes: int) -> list[int]:
+    """Share users out over load processes."""
+    return [users // processes + (n < users % processes) for n in range(processes)]
+
+
 @dataclass(frozen=True, slots=True)
 class LoadTally:
     """The load's counts over all its processes, from their latest progress.
@@ -66,6 +71,12 @@ class LoadCrew:
         line = json.dumps({"do": do, **data})
         for child in self._children:
             self._tell(child, line)
+
+    def change_users(self, users: int, ramp_s: float) -> None:
+        """Change to so many users, evenly over `ramp_s`; every process says `ramped` again when it is so."""
+        self._said.pop("ramped", None)
+        for child, share in zip(self._children, shares_of(users, len(self._children)), strict=True):
+            self._tell(child, json.dumps({"do": "users", "users": share, "ramp_s": ramp_s}))
 
     def _tell(self, child: Child, line: str) -> None:
         assert child.popen.stdin is not None

@@ -1,4 +1,4 @@
-"""A cell's load, taken through its phases: ramp, warm-up, the steady window, drain."""
+"""A load, taken through its phases: ramp, warm-up and the steady window (those again for each further stage), drain."""
 
 import contextlib
 import math
@@ -18,6 +18,8 @@ READY_TIMEOUT_S = 60.0
 PHASE_GRACE_S = 60.0
 SETTLE_LIMIT_S = 60.0
 GIVE_UP_DRAIN_S = 10.0
+STEP_USERS_PER_S = 700.0
+LEAST_STEP_S = 0.2
 
 
 class LoadPhases:
@@ -36,6 +38,7 @@ class LoadPhases:
         self._notify = notify
         self._given_up = False
         self.ended_early = False
+        self._settled_from = 0
         self.phases = Phases()
 
     def ramp(self) -> None:
@@ -47,6 +50,29 @@ class LoadPhases:
         self._crew.tell("start")
         self._crew.wait_for("ramped", timeout_s=ramp_s + PHASE_GRACE_S, stage="ramping up", each=self._watch)
         self._passed(ramped_ns=now_ns())
+
+    def climb(self, cell: Cell) -> None:
+        """Go on to another stage of the same load: wait until there are as many users as it holds."""
+        before = self._cell.concurrency
+        self._enter(cell)
+        ramp_s = max(LEAST_STEP_S, abs(cell.concurrency - before) / STEP_USERS_PER_S)
+        self._notify(StageReached(cell, "ramp", ramp_s))
+        self._crew.change_users(cell.concurrency, ramp_s)
+        limit_s = ramp_s + self._load.drain_s + PHASE_GRACE_S  # those who have no place any more end their request
+        self._crew.wait_for("ramped", timeout_s=limit_s, stage="changing the users", each=self._watch)
+        self._passed(ramped_ns=now_ns())
+
+    def ramp_window(self, cell: Cell, opened: Callable[[], None], *, last: bool) -> None:
+        """Go on to a stage that is a ramp: its window is the ramp itself."""
+        assert cell.stage is not None
+        self._enter(cell)
+        self._crew.change_users(cell.concurrency, cell.stage.duration_s)
+        self.steady(opened, last=last)
+
+    def _enter(self, cell: Cell) -> None:
+        self._cell = cell
+        self._settled_from = self._crew.tally().completed
+        self.phases = Phases(start_ns=now_ns())
 
     def warm_up(self) -> None:
         """Let the least warm-up time pass, and as many requests end as there are users (within reason).
@@ -60,18 +86,24 @@ class LoadPhases:
 
         def settled() -> bool:
             now = time.monotonic()
-            enough = self._load.arrival == "trace" or self._crew.tally().completed >= self._cell.concurrency
+            enough = self._crew.tally().completed - self._settled_from >= self._cell.concurrency
+            enough = enough or self._load.arrival == "trace"
             return now >= limit or (now >= least and enough)
 
         self._wait("done", stage="warming up", enough=settled)
 
-    def steady(self, opened: Callable[[], None]) -> None:
-        """Hold the window open for its time, or until its quota is full; `opened` is called when it has begun."""
-        duration_s = self._load.duration_s
+    def steady(self, opened: Callable[[], None], *, last: bool = True) -> None:
+        """Hold the window open for its time, or until its quota is full; `opened` is called when it has begun.
+
+        After the `last` one no request begins.
+        """
+        stage = self._cell.stage
+        duration_s = self._load.duration_s if stage is None else stage.duration_s
         start_ns = now_ns()
         end_ns = None if duration_s is None else start_ns + round(duration_s * NS_PER_S)
         self._passed(steady_start_ns=start_ns)
-        self._crew.tell("steady", start_ns=start_ns, end_ns=end_ns)
+        if last:
+            self._crew.tell("steady", start_ns=start_ns, end_ns=end_ns)
         self._notify(StageReached(self._cell, "steady", duration_s))
         opened()
         if end_ns is None:

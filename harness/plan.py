@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from contracts.load import WorkloadSpec
+from harness.stages import STAGE_KNOB, Stage, stage_names
 
 FACTORIAL, ONE_AT_A_TIME = "factorial", "one_at_a_time"
 
@@ -18,7 +19,7 @@ class LoadPlan:
 
     `warmup_s` is the least time between the last user's start and the window; the window also waits until as many
     requests have ended as there are users. `rate_rps` is of all load processes together; the rest from `arrival` on is
-    as in contracts.load.LoadSpec.
+    as in contracts.load.LoadSpec. With `stages` one load passes through them all, and each is a cell of its own.
     """
 
     drive: str
@@ -40,6 +41,7 @@ class LoadPlan:
     keep_alive: bool = True
     tls_verify: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    stages: Sequence[Stage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,24 @@ class Plan:
             return {name: document[name] for name in kind.__dataclass_fields__ if name in document} | extra
 
         workload = WorkloadSpec.from_json({**document, "seed": document["workload_seed"]})
-        load = LoadPlan(**fields_of(LoadPlan, workload=workload))
+        stages = tuple(Stage(**stage) for stage in document.get("stages", ()))
+        load = LoadPlan(**fields_of(LoadPlan, workload=workload, stages=stages))
         return cls(**fields_of(cls, load=load))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One knob setting at one concurrency in one block; `index` is its place in the order, from 1."""
+    """One knob setting at one concurrency in one block; `index` is its place in the order, from 1.
+
+    A stage of a staged load is a cell too; `step` is its place in that load, from 1.
+    """
 
     index: int
     block: int
     knobs: Mapping[str, str]
     concurrency: int
+    stage: Stage | None = None
+    step: int = 0
 
     @property
     def slug(self) -> str:
@@ -110,8 +118,37 @@ def settings_of(plan: Plan) -> list[dict[str, str]]:
     return [dict(zip(plan.factors, values, strict=True)) for values in itertools.product(*plan.factors.values())]
 
 
+def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Put the stages of one load together; any other cell stands alone."""
+    groups: list[list[Cell]] = []
+    for cell in cells:
+        if cell.step > 1:
+            groups[-1].append(cell)
+        else:
+            groups.append([cell])
+    return groups
+
+
 def cells_of(plan: Plan) -> list[Cell]:
-    """Lay the cells out: each block runs every setting once, in an order shuffled by the plan's seed."""
+    """Lay the cells out: each block runs every setting once, in an order shuffled by the plan's seed.
+
+    Stages keep their order.
+    """
+    stages = plan.load.stages
+    if stages:
+        names = stage_names(stages) if STAGE_KNOB in plan.factors else None
+        return [
+            Cell(
+                index=(block - 1) * len(stages) + step,
+                block=block,
+                knobs={} if names is None else {STAGE_KNOB: names[step - 1]},
+                concurrency=stage.users,
+                stage=stage,
+                step=step,
+            )
+            for block in range(1, plan.repeats + 1)
+            for step, stage in enumerate(stages, 1)
+        ]
     rng = random.Random(plan.seed)  # noqa: S311 - a recorded shuffle, not a secret
     settings = settings_of(plan)
     cells: list[Cell] = []

@@ -12,12 +12,13 @@ from contracts.errors import UsageError
 from contracts.folder import FORMAT, SweepFolder, write_json
 from contracts.masking import mask_argv, mask_mapping
 from harness.cell import CellRunner
-from harness.events import CellEnded, CellStarted, Listener
+from harness.events import Listener
 from harness.metadata import git_state, machine, versions
 from harness.observers.gil_stacks import find_py_spy
-from harness.plan import Cell, Plan, cells_of
+from harness.plan import Cell, Plan, cells_of, groups_of
 from harness.process import Guard
 from harness.stacks.base import Stack
+from harness.stages import STAGE_KNOB
 
 FILES_PER_PROCESS = 256
 DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
@@ -26,7 +27,7 @@ DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 def check_plan(plan: Plan, stack: Stack) -> None:
     """Refuse, before anything is started, what cannot work. Raises UsageError."""
     for name, values in plan.factors.items():
-        for value in values:
+        for value in values if name != STAGE_KNOB else ():
             stack.check_knob(name, value)
     if plan.load.drive not in stack.drives:
         raise UsageError(f"the stack {stack.name!r} has no drive {plan.load.drive!r}; it has {', '.join(stack.drives)}")
@@ -103,17 +104,14 @@ def run(folder: SweepFolder, plan: Plan, cells: Sequence[Cell], stack: Stack, no
 
     SIGTERM ends a sweep as Ctrl-C does. A cell that was killed half-way is run again from its start.
     """
-    todo = [cell for cell in cells if not _is_done(folder, cell)]
+    todo = [group for group in groups_of(cells) if not all(_is_done(folder, cell) for cell in group)]
     previous = _terminate_as_interrupt()
     ended_well = True
     try:
         with Guard() as guard:
             runner = CellRunner(stack, plan.load, guard, observe=plan.observe, notify=notify)
-            for cell in todo:
-                notify(CellStarted(cell, cell.index, len(cells)))
-                info = runner.run(cell, folder.cell(cell.slug))
-                notify(CellEnded(cell, info))
-                ended_well = ended_well and info.state == "done"
+            for group in todo:
+                ended_well = runner.run(group, folder, len(cells)) and ended_well
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:

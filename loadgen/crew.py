@@ -71,10 +71,11 @@ def schedule_of(spec: LoadSpec, trace: DueTimes | None = None) -> DueTimes | Non
 
 @dataclass(slots=True)
 class Crew:
-    """The users' common ground. `on_ramped` is called once, when every user has tried its first request.
+    """The users' common ground. `on_ramped` is called when every user has tried its first request, and after a change.
 
     A first request that could not be sent counts as tried: a load against a dead server reports failures instead of
     waiting for a ramp that never ends. With a schedule it is called when every user is there, and the schedule begins.
+    In closed loop `change` lets users come and go: those who have no place any more end their request and wait.
     `on_over` is called when the last user has no request left, `on_unusable` when the next one cannot be used. The
     schedule begins `lead_ns` after the ramp. `cut_*` is what a request is recorded as when its user is killed under it.
     `stop` ends it all.
@@ -98,6 +99,11 @@ class Crew:
     cut_message: str = "its user was stopped"
     start_ns: int = field(default_factory=monotonic_ns)
     unsent: int = 0
+    wanted: int = field(init=False)
+    _before: int = 0
+    _settled: bool = False
+    _parked: set[int] = field(default_factory=set)
+    _changed: Event = field(default_factory=Event)
     _origin_ns: int = 0
     _stop_ns: int = 0
     _origin: Event = field(default_factory=Event)
@@ -105,22 +111,69 @@ class Crew:
     _tried: int = 0
     _ended: int = 0
 
+    def __post_init__(self) -> None:
+        self.wanted = self.users  # so many are there or coming; `users` of them have a place
+
     def next_index(self) -> int:
         """Give a new user its number in this process, from 0."""
         index = self._born
         self._born += 1
         return index
 
+    def change(self, users: int, rate: float) -> None:
+        """Have `users` places from now on, growing or shrinking at `rate` a second; new users are the caller's to make.
+
+        Raises UsageError with a schedule, whose users are no load but a limit.
+        """
+        if self.schedule is not None:
+            raise UsageError("an open loop has a rate: its users cannot be changed while it runs")
+        self._before, self.users, self.spawn_rate, self.start_ns = self.users, users, rate, monotonic_ns()
+        self.wanted = max(self.wanted, users)
+        self._settled = False
+        self._wake()
+        self._look()
+
     def await_turn(self, index: int) -> None:
         """Spread the users that Locust starts in one lump a second over that second."""
-        _sleep_until(self.start_ns + int(index / self.spawn_rate * NS_PER_S))
+        _sleep_until(self._turn_ns(index))
 
-    def first_tried(self) -> None:
-        self._tried += 1
-        if self._tried == self.users:
+    def await_place(self, index: int) -> None:
+        """Wait, between two requests, while this user has no place; return at once when the load stops."""
+        while not self.stopping and not self._has_place(index):
+            self._parked.add(index)
+            self._look()
+            left_ns = self._turn_ns(index) - monotonic_ns() if index < self.users else None
+            self._changed.wait(None if left_ns is None else max(left_ns, 0) / NS_PER_S)
+        if index in self._parked:
+            self._parked.discard(index)
+            self._look()
+
+    def _has_place(self, index: int) -> bool:
+        low, high = sorted((self._before, self.users))
+        if not low <= index < high:
+            return index < low
+        return (monotonic_ns() >= self._turn_ns(index)) is (self.users > self._before)
+
+    def _turn_ns(self, index: int) -> int:
+        """Say when this user's place comes (growing) or goes (shrinking: the last one's first)."""
+        rank = index - self._before if self.users >= self._before else self._before - 1 - index
+        return self.start_ns + int(max(rank, 0) / self.spawn_rate * NS_PER_S)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, Event()
+        changed.set()
+
+    def _look(self) -> None:
+        """Say that all is as it was asked for, once."""
+        if not self._settled and self._tried == self.wanted and len(self._parked) == self.wanted - self.users:
+            self._settled = True
             self._origin_ns = monotonic_ns() + self.lead_ns
             self._origin.set()
             self.on_ramped()
+
+    def first_tried(self) -> None:
+        self._tried += 1
+        self._look()
 
     def await_due(self, draw: Draw) -> int | None:
         """Sleep until the request is due, as it says itself or by the schedule; None when the load stops first.
@@ -161,6 +214,7 @@ class Crew:
         if self.stopping:
             return
         self.stopping = True
+        self._wake()
         self._stop_ns = monotonic_ns()
         if self.schedule is not None and self._origin.is_set():
             self.unsent += self.schedule.skip_to(self._stop_ns - self._origin_ns)

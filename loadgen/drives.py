@@ -102,7 +102,7 @@ def open_drive(spec: LoadSpec, prompts: Prompts, reactor: Reactor) -> Drive:
         return Drive(direct_callers(prompts, link), "submit", link.close)
     if spec.drive != "http":
         raise UsageError(f"unknown drive {spec.drive!r}; use rpc or http")
-    raise_file_limit(spec.users)
+    raise_file_limit(spec.most_users or spec.users)
     endpoint = endpoint_named(spec.endpoint)
     prompts.prepare(endpoint)
     key = os.environ.get("OPENAI_API_KEY")

@@ -38,6 +38,7 @@ from loadgen.users import USERS, LoadEnvironment, LoadUser
 from loadgen.workload import Workload
 
 _GRACE_S = 1.0  # for users to write their rows once their requests were cancelled
+_LEAST_RAMP_S = 0.001
 _INTERRUPTED = 130
 
 
@@ -120,6 +121,8 @@ class LoadProcess:
                     self._help(self._tell_progress)
                 elif word.do == "steady":
                     self._begin_window(word.data)
+                elif word.do == "users":
+                    self._change_users(int(word.data["users"]), float(word.data["ramp_s"]))
                 elif word.do in ("ramped", "quota"):
                     if word.do == "ramped":
                         _spare_collections()
@@ -151,6 +154,16 @@ class LoadProcess:
         self._start_ns, self._start_cpu_ns = monotonic_ns(), process_time_ns()
         self._crew.start_ns = self._start_ns
         self._runner.start(self._spec.users, spawn_rate=self._spec.spawn_rate)
+
+    def _change_users(self, users: int, ramp_s: float) -> None:
+        most = self._spec.most_users or self._spec.users
+        if not 1 <= users <= most:
+            raise UsageError(f"cannot have {users} users in a load that was announced for 1 to {most}")
+        before = self._crew.wanted
+        rate = max(abs(users - self._crew.users), 1) / max(ramp_s, _LEAST_RAMP_S)
+        self._crew.change(users, rate)
+        if users > before:
+            self._runner.start(users, spawn_rate=rate)
 
     def _begin_window(self, data: dict[str, Any]) -> None:
         self._window.start_ns = int(data["start_ns"])
@@ -283,7 +296,7 @@ def main() -> int:
             load = LoadProcess(spec, lines)
         except OSError as error:
             raise UsageError(f"cannot set up the load: {error}") from error
-    return load.run()
+        return load.run()
 
 
 if __name__ == "__main__":

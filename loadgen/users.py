@@ -51,6 +51,7 @@ class LoadUser(User):
     @task
     def request(self) -> None:
         crew = self._crew
+        crew.await_place(self._index)
         if crew.stopping:
             raise StopUser
         draw = crew.next_request(self._requests, self._answer_tokens)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from contracts.errors import UsageError
+from harness.stages import Stage
 
+_STAGE = re.compile(r"^(?:(?P<start>\d{1,7})-)?(?P<users>\d{1,7}):(?P<seconds>\d{1,6}(?:\.\d+)?)$")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
@@ -22,6 +24,24 @@ def concurrencies(text: str) -> list[int]:
     if len(set(values)) != len(values):
         raise argparse.ArgumentTypeError(f"{text!r}: each concurrency once, please")
     return values
+
+
+def stages(text: str) -> list[Stage]:
+    """Read `400:20,400-1024:30,1024:20`: users:seconds to hold, from-to:seconds for a linear ramp."""
+    found: list[Stage] = []
+    for part in text.split(","):
+        match = _STAGE.match(part.strip())
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{part!r}: expected USERS:SECONDS, or FROM-TO:SECONDS for a ramp")
+        start, users, seconds = match["start"], int(match["users"]), float(match["seconds"])
+        if users < 1 or seconds <= 0 or (start is not None and int(start) < 1):
+            raise argparse.ArgumentTypeError(f"{part!r}: a stage has at least one user and takes more than no time")
+        if start is not None and found and found[-1].users != int(start):
+            raise argparse.ArgumentTypeError(
+                f"{part!r}: a ramp begins where the stage before it was, {found[-1].users}"
+            )
+        found.append(Stage(users, seconds, None if start is None else int(start)))
+    return found
 
 
 def positive(text: str) -> float:

@@ -2,6 +2,7 @@
 
 import argparse
 import ipaddress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from contracts.folder import SweepFolder
 from harness import sweep as sweeps
 from harness.plan import Plan
 from harness.stacks.attach import AttachStack
+from harness.stages import stage_factors
 from loadgen.cli import parsing
 from loadgen.cli.conclude import carry_out
 from loadgen.cli.load_options import add_load_options, load_plan
@@ -40,7 +42,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--pid", type=parsing.count, action="append", default=[], metavar="N",
         help="a server process on this machine to watch; the first is the one whose GIL is sampled",
     )  # fmt: skip
-    parser.add_argument("--concurrency", type=parsing.concurrencies, metavar="N,N", default=[400], help="users (400)")
+    users = parser.add_mutually_exclusive_group()
+    users.add_argument("--concurrency", type=parsing.concurrencies, metavar="N,N", default=[400], help="users (400)")
+    users.add_argument(
+        "--stages", type=parsing.stages, metavar="N:S,...", default=[],
+        help="one load through several levels, each a cell: 400:20,1024:20 holds, 400-2048:60 ramps (users:seconds)",
+    )  # fmt: skip
     parser.add_argument("--repeats", type=parsing.count, metavar="N", default=1, help="blocks (%(default)s)")
     parser.add_argument("--remote", action="store_true", help="permit a server that is not on this machine")
     add_load_options(parser)
@@ -53,13 +60,19 @@ def run(options: argparse.Namespace) -> int:
     if not options.remote and not _on_this_machine(options.url):
         raise UsageError(f"{options.url} is not on this machine: add --remote if it is yours to load")
     stack = AttachStack(options.url, endpoint=options.endpoint, model=options.model, pids=options.pid)
+    stages = options.stages
+    if stages and (options.duration or options.requests or options.arrival != "closed"):
+        raise UsageError("--stages says how long and how many: leave out --duration, --requests and --arrival")
+    concurrency = sorted({stage.users for stage in stages}) or options.concurrency
+    first = [stages[0].ramp_from or stages[0].users] if stages else concurrency
+    load = load_plan(options, "http", first, duration_s=20.0, warmup_s=4.0)
     plan = Plan(
         stack=stack.name,
-        factors={},
-        concurrency=options.concurrency,
+        factors=stage_factors(stages),
+        concurrency=concurrency,
         repeats=options.repeats,
         seed=options.seed,
-        load=load_plan(options, "http", options.concurrency, duration_s=20.0, warmup_s=4.0),
+        load=replace(load, stages=stages),
         observe=not options.no_observe,
         quick=False,
         slo=options.slo,

@@ -146,6 +146,55 @@ def test_the_same_seed_sends_the_same_requests_whatever_the_timing(paced: dict[s
     assert lengths[0][:shared] == lengths[1][:shared]
 
 
+def busy_between(rows: list[dict[str, Any]], start_ns: int, end_ns: int) -> set[int]:
+    return {row["user"] for row in rows if row["sent_ns"] < end_ns and row["end_ns"] > start_ns}
+
+
+def test_users_come_and_go_in_one_load_and_none_is_cut_short(paced: dict[str, str], tmp_path: Path) -> None:
+    spans = []
+    with Load(spec(tmp_path, users=6, most_users=14, workload=SHORT, **paced)) as load:
+        load.start()
+        for users in (14, 3, 9):
+            load.tell("users", users=users, ramp_s=0.2)
+            load.until("ramped")
+            start_ns = time.monotonic_ns()
+            time.sleep(0.4)
+            spans.append((users, start_ns, time.monotonic_ns()))
+        load.tell("stop")
+        done = load.until("done")
+        assert load.end() == (0, "")
+        rows = load.rows()
+    assert (done["failed"], done["unfinished"]) == (0, 0)
+    for users, start_ns, end_ns in spans:
+        assert busy_between(rows, start_ns, end_ns) == set(range(users))
+
+
+def test_a_ramp_of_users_is_even(paced: dict[str, str], tmp_path: Path) -> None:
+    with Load(spec(tmp_path, users=1, most_users=21, workload=LONG, **paced)) as load:
+        load.start()
+        start_ns = time.monotonic_ns()
+        load.tell("users", users=21, ramp_s=2.0)
+        load.until("ramped")
+        load.tell("stop")
+        load.until("done")
+        sent: dict[int, int] = {}
+        for row in sorted(load.rows(), key=lambda row: row["sent_ns"]):
+            sent.setdefault(row["user"], row["sent_ns"] - start_ns)
+    del sent[0]
+    assert len(sent) == 20
+    for place, t_ns in enumerate(sorted(sent.values())):
+        assert t_ns >= place * 100_000_000
+
+
+@pytest.mark.parametrize("users", [0, 7])
+def test_users_beyond_what_was_announced_are_an_error_event(tmp_path: Path, users: int) -> None:
+    with Load(spec(tmp_path, users=2, most_users=6, target="http://127.0.0.1:9")) as load:
+        load.until("ready")
+        load.tell("users", users=users, ramp_s=1)
+        assert "announced for 1 to 6" in load.until("error")["message"]
+        assert load.end()[0] == 2
+
+
 def test_the_end_of_input_stops_at_once_and_leaves_readable_files(paced: dict[str, str], tmp_path: Path) -> None:
     with Load(spec(tmp_path, users=USERS, workload=LONG, **paced)) as load:
         load.start()
