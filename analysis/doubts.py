@@ -19,6 +19,7 @@ CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
 SAMPLES_MISSED_LIMIT = 0.10
 QUEUED_LIMIT = 0.10
+CLOCK_ERROR_MS = 5.0
 _OF_STEADY_LOADS = frozenset(("concurrency_not_reached", "warmup_short"))
 
 
@@ -89,6 +90,8 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
     drained = metrics.errors.get("drain_timeout", 0)
     if drained:
         yield "drain_timeout", f"{drained} requests"
+    if cell.clocks.error_ms > CLOCK_ERROR_MS:
+        yield "clock_unsure", f"a load machine's clock is known to within {cell.clocks.error_ms:.1f} ms only"
     if cell.window is None:
         return
     yield from _client(metrics, cpu)

@@ -20,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.clocks import Clocks
 from analysis.window import NS_PER_MS, NS_PER_S, Floats, Window
 from contracts.arrow import read_batches
 from contracts.records import REQUESTS
@@ -36,6 +37,7 @@ _PLAIN = (
     "end_ns", "status", "finish_reason", "output_tokens", "output_tokens_source", "error_kind", "error",
     "arrival_clock", "merged_chunks", "client_lag_ns",
 )  # fmt: skip
+_TIMES = ("scheduled_ns", "sent_ns", "first_byte_ns", "end_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +53,25 @@ class Gaps:
 
 
 def load_requests(
-    paths: Sequence[Path], window: Window | None, span: Window | None = None
+    paths: Sequence[Path], window: Window | None, span: Window | None = None, clocks: Clocks | None = None
 ) -> tuple[pd.DataFrame, Gaps]:
     """Read the request files of all load processes of a cell.
 
     The frame's columns: those of the record except the chunk lists, and chunks, first_token_ns, last_token_ns,
     tokens_in_window, success, in_window (it started inside), itl_known, ttft_ms, tpot_ms, e2e_ms,
     output_speed_tok_s_user, schedule_lag_ms. Without a window nothing is in it. With a span only the requests that
-    were in flight in it are given.
+    were in flight in it are given. Times by other machines' clocks are brought onto this one's.
     """
     frames: list[pd.DataFrame] = []
     icl: list[Gap32] = []
     itl: list[Gap32] = []
     for table in _portions(paths):
-        frame, icl_part, itl_part = _reduce(table, window)
+        frame, icl_part, itl_part = _reduce(table, window, clocks or Clocks())
         frames.append(frame)
         icl.append(icl_part)
         itl.append(itl_part)
     if not frames:
-        frames.append(_reduce(REQUESTS.schema().empty_table(), window)[0])
+        frames.append(_reduce(REQUESTS.schema().empty_table(), window, Clocks())[0])
     if span is not None:
         frames = [frame[(frame["sent_ns"] < span.end_ns) & (frame["end_ns"] >= span.start_ns)] for frame in frames]
     requests = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0].reset_index(drop=True)
@@ -98,11 +100,16 @@ def _portions(paths: Sequence[Path]) -> Iterator[Any]:
         yield pa.Table.from_batches(held).combine_chunks()
 
 
-def _reduce(table: Any, window: Window | None) -> tuple[pd.DataFrame, Gap32, Gap32]:
+def _reduce(table: Any, window: Window | None, clocks: Clocks) -> tuple[pd.DataFrame, Gap32, Gap32]:
     """Reduce one portion to its rows and the gaps (icl, itl) of its measured requests."""
     frame = table.select(list(_PLAIN)).to_pandas(types_mapper=_TYPES.get)
     count, arrival_ns = _lists(table.column("chunk_ns"))
     known_count, known_tokens = _lists(table.column("chunk_tokens"))
+    if clocks.fits:
+        shift = clocks.shift(frame["worker"], frame["sent_ns"])
+        for name in _TIMES:
+            frame[name] -= shift
+        arrival_ns = arrival_ns - np.repeat(shift, count)
     row = np.repeat(np.arange(len(count)), count)
     end = np.cumsum(count)
     output_tokens = frame["output_tokens"].to_numpy(dtype=np.int64)

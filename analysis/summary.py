@@ -61,6 +61,10 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
         "errors_by_kind": dict(metrics.errors),
         "error": info.error,
         "window_s": metrics.window_s,
+        "clocks": {
+            f"load{number or ''}": {"offset_ms": fit.offset_ms, "error_ms": fit.error_ms}
+            for number, fit in cell.tables.clocks.fits.items()
+        },
         "metrics": {
             "ttft_ms": _spread(metrics.ttft_ms),
             "itl_ms": _spread(metrics.itl_ms),

@@ -6,12 +6,13 @@ with all its chunks. Missing and cut-off record files are what a kill leaves: th
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.clocks import Clocks, load_clocks
 from analysis.gil import load_gil
 from analysis.plan import Setting, SweepInfo
 from analysis.requests import Gaps, load_requests
@@ -35,6 +36,7 @@ class CellTables:
     gaps      inter-chunk gaps of the successful requests that started in the window
     holders   who held the GIL, None without samples
     gil       the wait sampler's looks, empty without
+    clocks    the clocks of other load machines; times in requests and client are on this machine's already
     """
 
     info: CellInfo
@@ -48,6 +50,7 @@ class CellTables:
     server: pd.DataFrame
     holders: Holders | None
     gil: Sequence[GilRow] = ()
+    clocks: Clocks = field(default_factory=Clocks)
 
     @property
     def done(self) -> bool:
@@ -124,9 +127,11 @@ def load_cell(folder: CellFolder) -> CellTables:
     info = folder.read()
     window = Window.of(info.phases)
     held = _holder(folder, info)
-    requests, gaps = load_requests(held.all_requests(), window, _span(info))
+    clocks = load_clocks(held.clocks)
+    requests, gaps = load_requests(held.all_requests(), window, _span(info), clocks)
     steps = _records([folder.steps], STEPS)
     client = _records(held.all_client(), CLIENT)
+    client["t_ns"] -= clocks.shift(client["worker"], client["t_ns"])
     server = _records([held.server], SERVER)
     first = server["server_first_token_ns"].fillna(server["first_token_ns"])
     arrival = server["server_arrival_ns"].fillna(server["arrival_ns"])
@@ -145,6 +150,7 @@ def load_cell(folder: CellFolder) -> CellTables:
         server=server,
         holders=load_holders(folder.stacks, info.stacks),
         gil=load_gil(folder.gil),
+        clocks=clocks,
     )
 
 

@@ -32,6 +32,10 @@ REMEDIES = {
     "--drain.",
     "cell_failed": "The cell did not finish; see its error. --resume runs it again.",
     "observer_failed": "An observer stopped early; its records are incomplete.",
+    "worker_lost": "A load machine was lost during the cell: what it had not sent is missing, and the load was smaller "
+    "from then on. See why it went, and repeat.",
+    "clock_unsure": "The clocks of the load machines are not known well enough against this one's, so requests at the "
+    "window's edges may be counted wrongly. Latencies are not touched. Use a network with shorter round trips.",
     "file_limit": "The hard limit on open files forbids the users asked for. Raise it (ulimit -Hn) and repeat.",
     "beyond_selftest": "By loadgen selftest, one load process on this machine did not tell the truth at so many users. "
     "Use more --workers on more cores, or a lower --concurrency; measure again with loadgen selftest.",

@@ -82,7 +82,8 @@ class CellInfo:
 
     A stage of a staged load has `stage` (its place from 1, users, seconds, where it ramps from), and `records` names
     the cell whose folder holds the requests of all stages of that load; those in flight from `phases.start_ns` until
-    the window's end (of the last stage: the drain's) are this stage's.
+    the window's end (of the last stage: the drain's) are this stage's. `load_machines` names those of load processes
+    that did not run here.
     """
 
     id: str
@@ -103,6 +104,7 @@ class CellInfo:
     warnings: tuple[Mapping[str, str], ...] = ()
     stage: Mapping[str, Any] | None = None
     records: str | None = None
+    load_machines: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -140,6 +142,10 @@ class CellFolder:
 
     def all_client(self) -> list[Path]:
         return sorted(self.path.glob("client*.arrow"))
+
+    @property
+    def clocks(self) -> Path:
+        return self.path / "clocks.arrow"
 
     @property
     def steps(self) -> Path:

@@ -1,7 +1,7 @@
 """The rows that capture writes and analysis reads, one frozen dataclass and one Arrow schema each.
 
-Times are CLOCK_MONOTONIC nanoseconds. A schema's version rises whenever a reader of the old one would go wrong;
-added nullable columns do not raise it.
+Times are CLOCK_MONOTONIC nanoseconds of the machine that wrote them. A schema's version rises whenever a reader of the
+old one would go wrong; added nullable columns do not raise it.
 """
 
 from collections.abc import Sequence
@@ -117,6 +117,22 @@ CLIENT = RecordType(
     ClientRow,
     [pa.int16(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.int64()],
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    """A round trip to a load machine: by its clock it was `offset_ns` later than by ours at our `t_ns`.
+
+    The machine's clock was read somewhere within the round trip, so the offset is wrong by at most `rtt_ns` / 2.
+    """
+
+    worker: int
+    t_ns: int
+    offset_ns: int
+    rtt_ns: int
+
+
+CLOCKS = RecordType("clocks", 1, ClockRow, [pa.int16(), pa.int64(), pa.int64(), pa.int64()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,19 @@ from pathlib import Path
 
 from contracts.arrow import write_rows
 from contracts.doubts import Doubt
-from contracts.errors import FailingServerError, ToolError
+from contracts.errors import FailingServerError, LoadError, ToolError
 from contracts.folder import CellFolder, CellInfo, Phases, SweepFolder
 from contracts.load import LoadSpec
 from contracts.records import SERVER
 from harness.events import CellEnded, CellStarted, Listener, StageReached
-from harness.loadcrew import LoadCrew, shares_of
+from harness.loadcrew import LoadCrew, OpenLink, shares_of
+from harness.loadlink import Heard, LoadLink, LocalLoad
 from harness.observing import CellObservers
 from harness.phases import LoadPhases
 from harness.placement import Placement, available_cpus, place
 from harness.plan import Cell, LoadPlan
 from harness.process import Guard
+from harness.remote import RemoteWorker, RemoteWorkers
 from harness.stacks.base import RunningServer, ServerView, Stack
 
 STOP_GRACE_S = 8.0
@@ -41,6 +43,8 @@ class _Outcome:
     load: LoadPhases | None = None
     observers: CellObservers | None = None
     cell_doubts: list[Doubt] = field(default_factory=list)
+    crew: LoadCrew | None = None
+    machines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def phases(self) -> Phases:
@@ -96,7 +100,17 @@ class _Journal:
 class CellRunner:
     """Runs cells of one sweep, one after the other."""
 
-    def __init__(self, stack: Stack, load: LoadPlan, guard: Guard, *, observe: bool, notify: Listener) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        load: LoadPlan,
+        guard: Guard,
+        *,
+        observe: bool,
+        notify: Listener,
+        remote: RemoteWorkers | None = None,
+    ) -> None:
+        self._remote = remote
         self._stack = stack
         self._load = load
         self._guard = guard
@@ -158,15 +172,17 @@ class CellRunner:
             server = self._stack.launch(self._guard, first.knobs, placement, temporary, folder.server_log)
             cleanup.callback(lambda: server.stop(grace_s))
             outcome.view = server.view()
-            crew = LoadCrew(
-                self._guard,
-                self._specs(cells, folder, server),
-                log=folder.client_log,
-                cpus=placement.load,
-                nice=SHARED_CORE_NICE if placement.load_beside_server else 0,
+            machines = self._machines()
+            specs = self._specs(cells, folder, server, len(machines) or self._load.workers)
+            opener = (
+                self._on_machines(machines, folder, outcome) if machines else self._here(placement, folder, outcome)
             )
+            crew = outcome.crew = LoadCrew(specs, opener)
             cleanup.callback(lambda: crew.stop(grace_s))
-            outcome.load_nice = SHARED_CORE_NICE if crew.favoured else 0
+            if self._remote is not None:
+                numbers = {machine.number: place for place, machine in enumerate(machines)}
+                self._remote.write_clocks(folder.clocks, numbers)  # the first round trips, should we be killed
+                cleanup.callback(self._remote.write_clocks, folder.clocks, numbers)
             outcome.load_pids = crew.pids
             cleanup.callback(lambda: outcome.observers.stop() if outcome.observers else None)
             self._watch(folder, placement, outcome)
@@ -229,13 +245,39 @@ class CellRunner:
         if not last:
             observers.stop()
 
-    def _specs(self, cells: Sequence[Cell], folder: CellFolder, server: RunningServer) -> list[LoadSpec]:
+    def _machines(self) -> list[RemoteWorker]:
+        """Give the load machines that are still there; empty for a load on this machine. Raises LoadError."""
+        if self._remote is None:
+            return []
+        if not self._remote.present:
+            raise LoadError("there is no load machine left: all were lost")
+        return self._remote.present
+
+    def _here(self, placement: Placement, folder: CellFolder, outcome: _Outcome) -> OpenLink:
+        nice = SHARED_CORE_NICE if placement.load_beside_server else 0
+
+        def open_link(spec: LoadSpec, heard: Heard) -> LoadLink:
+            link = LocalLoad(self._guard, spec, heard, log=folder.client_log, cpus=placement.load, nice=nice)
+            outcome.load_nice = nice if link.favoured else 0
+            return link
+
+        return open_link
+
+    def _on_machines(self, machines: Sequence[RemoteWorker], folder: CellFolder, outcome: _Outcome) -> OpenLink:
+        remote = self._remote
+        assert remote is not None
+        outcome.machines = {f"load{place or ''}": machine.host for place, machine in enumerate(machines)}
+        return lambda spec, heard: remote.open(machines[spec.worker], spec, folder, heard)
+
+    def _specs(
+        self, cells: Sequence[Cell], folder: CellFolder, server: RunningServer, processes: int
+    ) -> list[LoadSpec]:
         """Share the users out over the load processes."""
         load, cell = self._load, cells[0]
         users_at_first = cell.concurrency
         if cell.stage is not None and cell.stage.ramp_from is not None:
             users_at_first = cell.stage.ramp_from
-        workers = min(load.workers, users_at_first, *(cell.concurrency for cell in cells))
+        workers = min(processes, users_at_first, *(cell.concurrency for cell in cells))
         if load.drive == "rpc":
             assert server.direct_socket is not None
         shares = shares_of(users_at_first, workers)
@@ -280,13 +322,15 @@ def _closed(info: CellInfo, outcome: _Outcome, state: str, error: str | None) ->
     processes |= {f"load{n or ''}": pid for n, pid in enumerate(outcome.load_pids)}
     facts: Mapping[str, object] = outcome.view.facts if outcome.view else {}
     observed = outcome.observers
-    doubts = [*outcome.doubts, *outcome.cell_doubts, *(observed.doubts if observed else ())]
+    lost = [Doubt("worker_lost", why) for why in outcome.crew.lost.values()] if outcome.crew else []
+    doubts = [*outcome.doubts, *outcome.cell_doubts, *lost, *(observed.doubts if observed else ())]
     return replace(
         info,
         state=state,
         phases=outcome.phases,
         stacks=observed.stacks if observed else None,
         processes=processes,
+        load_machines=dict(outcome.machines),
         server=dict(facts),
         placement={**info.placement, "load_nice": str(outcome.load_nice)},
         ended_at=_now(),

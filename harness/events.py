@@ -44,5 +44,22 @@ class Doubted:
     doubt: Doubt
 
 
-Event = CellStarted | StageReached | LoadMoved | CellEnded | Doubted
+@dataclass(frozen=True, slots=True)
+class WorkersAwaited:
+    """The gateway listens at `address` for so many load machines."""
+
+    address: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A load machine came; `present` of `count` are there."""
+
+    host: str
+    present: int
+    count: int
+
+
+Event = WorkersAwaited | WorkerJoined | CellStarted | StageReached | LoadMoved | CellEnded | Doubted
 Listener = Callable[[Event], None]

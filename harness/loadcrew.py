@@ -3,17 +3,17 @@
 import contextlib
 import json
 import queue
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from contracts.errors import LoadError
 from contracts.load import LoadEvent, LoadSpec
-from harness.process import Child, Guard, last_lines
+from harness.loadlink import Heard, LoadLink
+
+OpenLink = Callable[[LoadSpec, Heard], LoadLink]
 
 
 def shares_of(users: int, processes: int) -> list[int]:
@@ -44,66 +44,50 @@ class _Heard:
 
 
 class LoadCrew:
-    """Speaks contracts.load's protocol with one process per spec. Used by one thread; Ctrl-C may interrupt any wait."""
+    """Speaks contracts.load's protocol with one process per spec. Used by one thread; Ctrl-C may interrupt any wait.
 
-    def __init__(self, guard: Guard, specs: Sequence[LoadSpec], *, log: Path, cpus: Sequence[int], nice: int) -> None:
-        self._log = log
+    `open_link` starts the process of a spec. One on another machine may be lost without ending the load; `lost` then
+    says which and how.
+    """
+
+    def __init__(self, specs: Sequence[LoadSpec], open_link: OpenLink) -> None:
         self._heard: queue.Queue[_Heard] = queue.Queue()
         self._progress: dict[int, dict[str, Any]] = {}
         self._said: dict[str, set[int]] = {}
-        self._children = [
-            Child(guard, [sys.executable, "-m", "loadgen.process"], log=log, cpus=cpus, pipes=True) for _ in specs
-        ]
-        favoured = [child.favour(nice) for child in self._children] if nice else [False]
-        self.favoured = all(favoured)
-        for worker, (child, spec) in enumerate(zip(self._children, specs, strict=True)):
-            threading.Thread(
-                target=self._listen, args=(worker, child), name=f"load_listener_{worker}", daemon=True
-            ).start()
-            self._tell(child, spec.to_json())
+        self.lost: dict[int, str] = {}
+        self._links = [open_link(spec, partial(self._hear, place)) for place, spec in enumerate(specs)]
+
+    def _hear(self, place: int, event: LoadEvent | None) -> None:
+        self._heard.put(_Heard(place, event))
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children]
+        """Give the processes on this machine."""
+        return [link.pid for link in self._links if link.pid is not None]
 
     def tell(self, do: str, **data: Any) -> None:
         """Give every process the same command."""
         line = json.dumps({"do": do, **data})
-        for child in self._children:
-            self._tell(child, line)
+        for link in self._links:
+            link.tell(line)
 
     def change_users(self, users: int, ramp_s: float) -> None:
         """Change to so many users, evenly over `ramp_s`; every process says `ramped` again when it is so."""
         self._said.pop("ramped", None)
-        for child, share in zip(self._children, shares_of(users, len(self._children)), strict=True):
-            self._tell(child, json.dumps({"do": "users", "users": share, "ramp_s": ramp_s}))
-
-    def _tell(self, child: Child, line: str) -> None:
-        assert child.popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone; its listener says so
-            child.popen.stdin.write(line + "\n")
-            child.popen.stdin.flush()
-
-    def _listen(self, worker: int, child: Child) -> None:
-        assert child.popen.stdout is not None
-        with contextlib.suppress(ValueError):  # the pipe was closed under us at the end of the cell
-            for line in child.popen.stdout:
-                try:
-                    self._heard.put(_Heard(worker, LoadEvent.from_line(line)))
-                except (ValueError, KeyError, TypeError):
-                    break
-        self._heard.put(_Heard(worker, None))
+        for link, share in zip(self._links, shares_of(users, len(self._links)), strict=True):
+            link.tell(json.dumps({"do": "users", "users": share, "ramp_s": ramp_s}))
 
     def tally(self) -> LoadTally:
         parts = list(self._progress.values())
-        failing = [part.get("failing") for part in parts]
+        present = [place for place in range(len(self._links)) if place not in self.lost]
+        failing = [self._progress.get(place, {}).get("failing") for place in present]
         return LoadTally(
             users=sum(part.get("users", 0) for part in parts),
             in_flight=sum(part.get("in_flight", 0) for part in parts),
             completed=sum(part.get("completed", 0) for part in parts),
             failed=sum(part.get("failed", 0) for part in parts),
             unfinished=sum(part.get("unfinished", 0) for part in parts),
-            failing="; ".join(map(str, failing)) if len(parts) == len(self._children) and all(failing) else None,
+            failing="; ".join(map(str, failing)) if all(failing) else None,
             ttft_ms=[value for part in parts for value in part.get("ttft_ms", ())],
         )
 
@@ -123,7 +107,7 @@ class LoadCrew:
         Raises LoadError when a process reports an error, dies or breaks the protocol, or when `timeout_s` is over.
         """
         deadline = time.monotonic() + timeout_s
-        while len(self._said.get(event, ())) < len(self._children) and not enough():
+        while len(self._said.get(event, set()) | self.lost.keys()) < len(self._links) and not enough():
             left = deadline - time.monotonic()
             if left <= 0:
                 raise LoadError(f"{stage}: the load did not get there within {timeout_s:g} s (waited for {event!r})")
@@ -133,24 +117,28 @@ class LoadCrew:
 
     def _note(self, heard: _Heard) -> None:
         if heard.event is None:
-            if heard.worker in self._said.get("done", ()):
-                return
-            status = self._children[heard.worker].popen.poll()
-            raise LoadError(f"load process {heard.worker} ended (status {status}):\n{last_lines(self._log)}")
+            if heard.worker not in self._said.get("done", ()):
+                self._lose(heard.worker)
+            return
         if heard.event.event == "error":
             raise LoadError(f"load process {heard.worker}: {heard.event.data.get('message', 'unknown error')}")
         self._said.setdefault(heard.event.event, set()).add(heard.worker)
         if heard.event.event in {"progress", "done"}:
             self._progress.setdefault(heard.worker, {}).update(heard.event.data)
 
+    def _lose(self, place: int) -> None:
+        link = self._links[place]
+        if not link.expendable:
+            raise LoadError(f"load process {place} {link.why_ended()}")
+        self.lost[place] = link.why_ended()
+        self._progress.get(place, {}).update(users=0, in_flight=0)
+        if len(self.lost) == len(self._links):
+            raise LoadError("all load machines were lost: " + "; ".join(self.lost.values()))
+
     def stop(self, grace_s: float) -> None:
-        """End the processes: a closed input tells them that we are gone."""
-        for child in self._children:
-            assert child.popen.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.popen.stdin.close()
+        """End the processes: they are told that we are gone."""
+        for link in self._links:
+            link.hang_up()
         deadline = time.monotonic() + grace_s
-        for child in self._children:
-            with contextlib.suppress(Exception):
-                child.popen.wait(max(0.05, deadline - time.monotonic()))
-            child.stop(0.2)
+        for link in self._links:
+            link.stop(deadline)

@@ -31,4 +31,4 @@ def stage_names(stages: Sequence[Stage]) -> list[str]:
 def stage_factors(stages: Sequence[Stage]) -> dict[str, list[str]]:
     """Give the factor that tells stages at one concurrency apart; none where every stage holds another number."""
     names = sorted(set(stage_names(stages)))
-    return {} if names == ["hold"] else {STAGE_KNOB: names}
+    return {} if names in ([], ["hold"]) else {STAGE_KNOB: names}

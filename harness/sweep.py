@@ -4,6 +4,7 @@ import resource
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from contracts.errors import UsageError
 from contracts.folder import FORMAT, SweepFolder, write_json
 from contracts.masking import mask_argv, mask_mapping
 from harness.cell import CellRunner
-from harness.events import Listener
+from harness.events import Listener, WorkerJoined, WorkersAwaited
 from harness.metadata import git_state, machine, versions
 from harness.observers.gil_stacks import find_py_spy
 from harness.plan import Cell, Plan, cells_of, groups_of
 from harness.process import Guard
+from harness.remote import RemoteWorkers, WorkersFrom
 from harness.stacks.base import Stack
 from harness.stages import STAGE_KNOB
 
@@ -99,7 +101,14 @@ def _document(plan: Plan, cells: Sequence[Cell], argv: Sequence[str]) -> dict[st
     }
 
 
-def run(folder: SweepFolder, plan: Plan, cells: Sequence[Cell], stack: Stack, notify: Listener) -> str:
+def run(
+    folder: SweepFolder,
+    plan: Plan,
+    cells: Sequence[Cell],
+    stack: Stack,
+    notify: Listener,
+    workers_from: WorkersFrom | None = None,
+) -> str:
     """Run the cells that are not done yet; return `done`, `failed` (a cell did not finish) or `interrupted`.
 
     SIGTERM ends a sweep as Ctrl-C does. A cell that was killed half-way is run again from its start.
@@ -108,8 +117,16 @@ def run(folder: SweepFolder, plan: Plan, cells: Sequence[Cell], stack: Stack, no
     previous = _terminate_as_interrupt()
     ended_well = True
     try:
-        with Guard() as guard:
-            runner = CellRunner(stack, plan.load, guard, observe=plan.observe, notify=notify)
+        with Guard() as guard, ExitStack() as held:
+            remote = None
+            if workers_from is not None:
+                remote = held.enter_context(RemoteWorkers(guard, workers_from, folder.path / "gateway.log"))
+                count = workers_from.count
+                remote.gather(
+                    lambda address: notify(WorkersAwaited(address, count)),
+                    lambda host, present: notify(WorkerJoined(host, present, count)),
+                )
+            runner = CellRunner(stack, plan.load, guard, observe=plan.observe, notify=notify, remote=remote)
             for group in todo:
                 ended_well = runner.run(group, folder, len(cells)) and ended_well
     except KeyboardInterrupt:

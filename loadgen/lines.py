@@ -40,7 +40,11 @@ class Lines:
 
     def emit(self, event: LoadEvent) -> None:
         """Write an event. Raises BrokenPipeError when nobody listens any more."""
-        data = event.to_line().encode()
+        self.write(event.to_line().rstrip("\n"))
+
+    def write(self, line: str) -> None:
+        """Write a line. Raises BrokenPipeError when nobody listens any more."""
+        data = line.encode() + b"\n"
         with self._writing:
             while data:
                 data = data[nb_write(self._out, data) :]

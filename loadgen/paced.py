@@ -226,11 +226,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("truth", type=Path, help="where the server's own times go")
     parser.add_argument("--first-ms", type=float, default=200.0, help="request to first token (%(default)g)")
     parser.add_argument("--gap-ms", type=float, default=50.0, help="token to token (%(default)g)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us closes our stdin
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    server = PacedServer(options.truth, int(options.first_ms * NS_PER_MS), int(options.gap_ms * NS_PER_MS))
+    server = PacedServer(
+        options.truth, int(options.first_ms * NS_PER_MS), int(options.gap_ms * NS_PER_MS), options.host
+    )
     print(server.port, flush=True)
     server.run()
     return 0

@@ -9,7 +9,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from contracts.doubts import Doubt
-from harness.events import CellEnded, CellStarted, Doubted, Event, LoadMoved, StageReached
+from harness.events import (
+    CellEnded,
+    CellStarted,
+    Doubted,
+    Event,
+    LoadMoved,
+    StageReached,
+    WorkerJoined,
+    WorkersAwaited,
+)
 from harness.loadcrew import LoadTally
 from harness.plan import Cell
 
@@ -77,6 +86,10 @@ class SweepProgress:
                 self._end_cell(cell, info.state, info.error)
             case Doubted(doubt):
                 self._doubt(doubt)
+            case WorkersAwaited(address, count):
+                self._say(f"waiting for {count} workers: loadgen worker --master {address} on each load machine")
+            case WorkerJoined(host, present, count):
+                self._say(f"{host} joined, {present} of {count}")
 
     def _enter_stage(self, cell: Cell, stage: str, expected_s: float | None) -> None:
         self._stage_since = time.monotonic()

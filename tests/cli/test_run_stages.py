@@ -125,7 +125,7 @@ def test_stages_that_cannot_be_are_refused(text: str) -> None:
 
 
 def test_stages_are_told_apart_only_where_the_users_do_not() -> None:
-    assert stage_factors([Stage(1, 1), Stage(2, 1)]) == {}
+    assert stage_factors([]) == stage_factors([Stage(1, 1), Stage(2, 1)]) == {}
     up_and_down = [Stage(1, 1), Stage(2, 1), Stage(1, 1)]
     assert stage_names(up_and_down) == ["hold", "hold", "hold2"]
     assert stage_factors(up_and_down) == {"stage": ["hold", "hold2"]}
