@@ -1,13 +1,23 @@
-"""Mutated streams into the reader of responses: never an exception, never more than it was given."""
+"""Mutated streams into the readers of responses: never an exception, never a wait, never more than they were given.
+
+LOADGEN_FUZZ_ROUNDS says how many a test (3,000); with `pytest -s` each says what it saw.
+"""
 
 import json
+import os
 import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from loadgen.http import _ERROR_BODY_BYTES, HttpConnection
+from loadgen.kernelclock import KernelClock
 from loadgen.openai import StreamReading
+from loadgen.target import HttpTarget
 
-ROUNDS = 3000
+ROUNDS = int(os.environ.get("LOADGEN_FUZZ_ROUNDS", "3000"))
 TEXTS = ["a", " b", "é", '"', "\\", "\n", "\r\n", ""]
 
 
@@ -45,6 +55,7 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 @pytest.mark.parametrize("endpoint", ["completions", "chat", "responses"])
 def test_no_mutation_of_a_stream_raises_and_no_split_of_it_changes_what_is_seen(endpoint: str) -> None:
     chance = random.Random(f"{endpoint} 1")
+    counts: Counter[str] = Counter()
     for _ in range(ROUNDS):
         data = mutate(stream(endpoint, chance), chance)
         seen = []
@@ -60,3 +71,82 @@ def test_no_mutation_of_a_stream_raises_and_no_split_of_it_changes_what_is_seen(
             assert len(outcome.chunk_ns) <= len(data)
             seen.append((outcome.error_kind, len(outcome.chunk_ns), outcome.finish_reason, outcome.output_tokens))
         assert seen[0] == seen[1], data
+        counts[seen[0][0] or "well"] += 1
+    assert counts.total() == ROUNDS
+    print(f"\n{endpoint}: {dict(counts.most_common())}")
+
+
+class Wire:
+    """A socket and a reactor in one that hold what the test gives them."""
+
+    clock = KernelClock()
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.closed = False
+        self.recvmsg: Callable[..., Any] = lambda *_: (self.pieces.pop(0), [], 0, None)
+
+    def remove(self, _: int) -> None: ...
+
+    def fileno(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def reply(endpoint: str, chance: random.Random) -> bytes:
+    """Make a whole response: any status, chunked, sized or until the end of the connection."""
+    body = stream(endpoint, chance)
+    status = chance.choice([b"200 OK"] * 6 + [b"500 Oops", b"204 No Content", b"100 Continue"])
+    framing = chance.randrange(4)
+    if framing == 0:
+        head, framed = b"Content-Length: %d\r\n" % len(body), body
+    elif framing == 1:
+        head, framed = b"Connection: close\r\n", body
+    else:
+        pieces = [body[place : place + 40] for place in range(0, len(body), 40)]
+        head = b"Transfer-Encoding: chunked\r\n"
+        framed = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    return b"HTTP/1.1 %s\r\nContent-Type: text/event-stream\r\n%s\r\n%s" % (status, head, framed)
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat", "responses"])
+def test_no_mutation_of_a_response_raises_or_is_left_open_when_the_connection_ends(endpoint: str) -> None:
+    chance = random.Random(f"{endpoint} 2")
+    counts: Counter[str] = Counter()
+    for _ in range(ROUNDS):
+        data = mutate(reply(endpoint, chance), chance)
+        wire = Wire()
+        connection = HttpConnection(HttpTarget("host", "/", ()), wire, 1, 1)  # type: ignore[arg-type]
+        reading = StreamReading(endpoint, lambda _: None, None, connection.cancel)
+        response = reading.response
+        begin_reading(connection, wire, response)
+        most = chance.choice([4, 64, len(data) or 1])
+        place = 0
+        while place < len(data) and not wire.closed:
+            size = chance.randrange(1, most + 1)
+            wire.pieces.append(data[place : place + size])
+            connection._on_readable()
+            place += size
+        if not wire.closed:
+            wire.pieces.append(b"")
+            connection._on_readable()
+        assert response.done.is_set(), data
+        assert wire.closed, data
+        assert response.received_bytes <= len(data)
+        assert len(response.error_body) <= _ERROR_BODY_BYTES + most
+        outcome = reading.outcome(1)
+        assert len(outcome.chunk_ns) <= len(data)
+        counts[outcome.error_kind or "well"] += 1
+    assert counts.total() == ROUNDS
+    print(f"\n{endpoint} over HTTP: {dict(counts.most_common())}")
+
+
+def begin_reading(connection: HttpConnection, wire: Wire, response: Any) -> None:
+    """Put a connection where it stands after it has sent a request."""
+    import httptools
+
+    connection._socket, connection._recvmsg = wire, wire.recvmsg
+    connection._parser = httptools.HttpResponseParser(connection)
+    connection._response = response

@@ -1,0 +1,104 @@
+"""What a `kill -9` of the load process costs, at random moments: whether what was flushed loads, and how much is lost.
+
+    .venv/bin/python benchmarks/kill_load.py [--kills 20] [--users 256] [--seed 1] [--json]
+
+The paced server of the selftest knows every request that it finished. A kill loses those that the client had not yet
+flushed: the oldest of them says how much time. Exit status 1 when a file does not load, a row is not whole, or more
+than a second (and the time that a flush takes, --slack) is lost.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic_ns
+
+from contracts.arrow import read_table
+from contracts.records import CLIENT, REQUESTS
+from loadgen import selftest
+from loadgen.paced import read_truth
+from loadgen.selftest import OSL
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill: seconds after the start, rows that load, and how old the oldest thing was that is lost, s."""
+
+    after_s: float
+    rows: int
+    client_rows: int
+    lost: int
+    lost_s: float
+    whole: bool
+
+
+def kill_once(users: int, after_s: float, folder: Path) -> Kill:
+    with selftest.paced_server(folder / "truth") as port:
+        spec = selftest.load_spec(f"http://127.0.0.1:{port}", users, folder)
+        with selftest.on_cpus(server=False):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(spec.to_json() + '\n{"do": "start"}\n')
+        process.stdin.flush()
+        while '"ramped"' not in process.stdout.readline():
+            pass
+        time.sleep(after_s)
+        process.kill()
+        killed_ns = monotonic_ns()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+    rows = read_table(folder / "requests.arrow", REQUESTS).to_pylist()
+    client = read_table(folder / "client.arrow", CLIENT).num_rows
+    kept = {row["server_id"] for row in rows}
+    ended = {
+        name: int(one.sends_ns[-1])
+        for name, one in read_truth(folder / "truth").items()
+        if len(one.sends_ns) == OSL and one.sends_ns[-1] < killed_ns
+    }
+    lost = [end_ns for name, end_ns in ended.items() if name not in kept]
+    lost_s = (killed_ns - min(lost)) / 1e9 if lost else 0.0
+    whole = all(len(row["chunk_ns"]) == row["output_tokens"] == OSL for row in rows if row["error_kind"] is None)
+    return Kill(after_s, len(rows), client, len(lost), lost_s, whole and kept <= ended.keys() | {None})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--users", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slack", type=float, default=0.25, help="seconds that a flush may take on top (%(default)g)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    kills = []
+    for _ in range(options.kills):
+        with tempfile.TemporaryDirectory(prefix="loadgen-kill-") as text:
+            kills.append(kill_once(options.users, chance.uniform(0.0, 5.0), Path(text)))
+        if not options.json:
+            print(kills[-1], flush=True)
+    lost_s = [kill.lost_s for kill in kills]
+    good = all(kill.whole for kill in kills) and max(lost_s) <= 1.0 + options.slack
+    if options.json:
+        print(
+            json.dumps({"kills": [asdict(kill) for kill in kills], "most_lost_s": max(lost_s), "good": good}, indent=1)
+        )
+    else:
+        print(
+            f"{len(kills)} kills, {sum(kill.rows for kill in kills)} rows loaded; lost: median "
+            f"{statistics.median(lost_s):.2f} s, most {max(lost_s):.2f} s; {'good' if good else 'NOT GOOD'}"
+        )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
