@@ -104,7 +104,7 @@ class LoadSpec:
     This is process `worker` of `workers`, among which a trace is shared out. `target` is a base URL for the drive
     `http` and a unix socket's path for the drive `rpc`. `users` run in this process and are numbered from `first_user`;
     `spawn_rate` is in users/s. `most_users` is how many there may be later (None: no more). `quota` ends the window by
-    count.
+    count. With a `locustfile` they are its users, and `web_port` serves Locust's page on loopback.
 
     `arrival` is `closed` (each user sends when its last request is over and it has thought for `think_s`, constant or
     exponential by `think`), or an open loop: `constant`, `poisson` or `gamma` with `burstiness`, at `rate_rps` requests
@@ -139,6 +139,8 @@ class LoadSpec:
     abort_after_tokens: int = 8
     give_up_s: float = 10.0
     most_users: int | None = None
+    locustfile: str | None = None
+    web_port: int | None = None
     keep_alive: bool = True
     tls_verify: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)

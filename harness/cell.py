@@ -309,6 +309,8 @@ class CellRunner:
                 abort_after_tokens=load.abort_after_tokens,
                 give_up_s=load.give_up_s,
                 most_users=most[worker],
+                locustfile=load.locustfile,
+                web_port=None if worker else load.web_port,
                 keep_alive=load.keep_alive,
                 tls_verify=load.tls_verify,
                 extra_body=dict(load.extra_body),

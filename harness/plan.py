@@ -38,6 +38,8 @@ class LoadPlan:
     abort_fraction: float = 0.0
     abort_after_tokens: int = 8
     give_up_s: float = 10.0
+    locustfile: str | None = None
+    web_port: int | None = None
     keep_alive: bool = True
     tls_verify: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, process_time_ns
@@ -25,16 +25,18 @@ from contracts.errors import ToolError, UsageError
 from contracts.load import LoadEvent, LoadSpec
 from contracts.records import RequestRow
 from loadgen import kinds
-from loadgen.arrival import TRACE
+from loadgen.arrival import CLOSED, TRACE
 from loadgen.crew import LEAD_NS, Crew, Habits, schedule_of
 from loadgen.drives import open_drive
 from loadgen.failing import FAILURES_A_USER, LEAST_FAILURES, FailingRule
 from loadgen.kernelclock import KernelClock
 from loadgen.lines import Lines
+from loadgen.locustfile import user_classes
 from loadgen.reactor import Reactor
 from loadgen.recorder import Recorder
 from loadgen.traces.source import TRACE_LEAD_NS, TraceWorkload
-from loadgen.users import USERS, LoadEnvironment, LoadUser
+from loadgen.users import REQUEST_TYPES, LoadEnvironment, LoadUser, WorkloadUser
+from loadgen.webpage import WebPage
 from loadgen.workload import Workload
 
 _GRACE_S = 1.0  # for users to write their rows once their requests were cancelled
@@ -102,9 +104,13 @@ class LoadProcess:
             on_unusable=lambda message: self._say("unusable", message=message),
             lead_ns=TRACE_LEAD_NS if spec.arrival == TRACE else LEAD_NS,
         )
-        self._environment = LoadEnvironment(self._crew, USERS[spec.drive])
+        classes: list[type[LoadUser]] = [WorkloadUser]
+        if spec.locustfile is not None:
+            classes = [*_own_users(spec, spec.locustfile)]
+        self._environment = LoadEnvironment(self._crew, *classes, request_type=REQUEST_TYPES[spec.drive])
         self._environment.events.user_error.add_listener(self._on_user_error)  # type: ignore[no-untyped-call]
         self._runner = self._environment.create_local_runner()
+        self._page = None if spec.web_port is None else WebPage(self._environment, spec.web_port)
 
     def run(self) -> int:
         """Serve until drained, or until the harness is gone."""
@@ -142,6 +148,9 @@ class LoadProcess:
     def _finish(self) -> None:
         """Stop everything and close the files. May be called twice."""
         gevent.killall(self._helpers)
+        if self._page is not None:
+            self._page.close()
+            self._page = None
         self._runner.quit()
         self._drive.close()
         self._recorder.close()
@@ -260,6 +269,12 @@ class LoadProcess:
             self._lines.emit(LoadEvent(event, {"t_ns": monotonic_ns(), **data}))
         except OSError:  # the harness is gone
             self._say("gone")
+
+
+def _own_users(spec: LoadSpec, path: str) -> Sequence[type[LoadUser]]:
+    if spec.arrival != CLOSED or spec.drive != "http":
+        raise UsageError("users of a --locustfile run in closed loop over HTTP: leave out --arrival")
+    return user_classes(path)
 
 
 def _spare_collections() -> None:

@@ -57,6 +57,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--remote", action="store_true", help="permit a server that is not on this machine")
     add_load_options(parser)
     parser.add_argument(
+        "--locustfile", type=Path, metavar="FILE", help="users of your own, subclasses of loadgen.users.LlmUser"
+    )
+    parser.add_argument(
+        "--web-ui", type=parsing.count, nargs="?", const=8089, metavar="PORT",
+        help="Locust's page on loopback while the load runs (port 8089); the first load process's figures",
+    )  # fmt: skip
+    parser.add_argument(
         "--workers-from", type=parsing.count, metavar="N",
         help="wait for so many `loadgen worker`s and put the load on their machines, one process each",
     )  # fmt: skip
@@ -106,12 +113,26 @@ def run(options: argparse.Namespace) -> int:
         concurrency=concurrency,
         repeats=options.repeats,
         seed=options.seed,
-        load=replace(load, stages=stages, workers=options.workers_from or options.workers),
+        load=replace(
+            load,
+            stages=stages,
+            workers=options.workers_from or options.workers,
+            locustfile=None if options.locustfile is None else str(options.locustfile.absolute()),
+            web_port=options.web_ui,
+        ),
         observe=not options.no_observe,
         quick=False,
         slo=options.slo,
     )
     workers_from = _workers_from(options)
+    if options.locustfile is not None and options.arrival != "closed":
+        raise UsageError("users of a --locustfile run in closed loop: leave out --arrival")
+    if options.locustfile is not None and workers_from is None and not options.locustfile.is_file():
+        raise UsageError(f"--locustfile {options.locustfile}: there is no such file")
+    if options.web_ui is not None:
+        if workers_from is not None:
+            raise UsageError("--web-ui shows a load on this machine: leave out --workers-from")
+        print(f"Locust's page, while the load runs: http://127.0.0.1:{options.web_ui}", file=sys.stderr, flush=True)
     sweeps.check_plan(plan, stack)
     folder = SweepFolder(options.out or default_folder())
     cells = sweeps.begin(folder, plan, options.argv)

@@ -358,7 +358,7 @@ def test_nothing_but_the_process_and_the_users_brings_locust_in() -> None:
 SEEN_BY_LOCUST = """
 import sys
 from pathlib import Path
-from loadgen.users import DirectUser, LoadEnvironment
+from loadgen.users import LoadEnvironment, WorkloadUser
 from loadgen.crew import Crew
 from loadgen.direct import DirectLink
 from loadgen.drives import direct_callers
@@ -372,7 +372,7 @@ rows = []
 recorder = Recorder(0, Path(folder, "requests.arrow"), Path(folder, "client.arrow"), rows.append)
 callers = direct_callers(workload.prompts, DirectLink(socket, 1, 1))
 crew = Crew(workload, recorder, callers, "submit", 2, 0, 100.0, lambda: None)
-environment = LoadEnvironment(crew, DirectUser)
+environment = LoadEnvironment(crew, WorkloadUser, request_type="RPC")
 runner = environment.create_local_runner()
 runner.start(2, spawn_rate=100)
 while len(rows) < 6:
