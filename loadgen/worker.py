@@ -171,7 +171,12 @@ class Worker:
         elif kind == "open":
             if self._run is not None:
                 self._run.close()
-            self._run = _Run(self, int(data["run"]), LoadSpec.from_json(data["spec"]))
+            self._run = None
+            try:
+                self._run = _Run(self, int(data["run"]), LoadSpec.from_json(data["spec"]))
+            except (OSError, TypeError, ValueError, KeyError) as error:
+                why = f"{socket.gethostname()} cannot start this load ({error!r}): has it the master's release?"
+                self.send("line", run=data["run"], line=LoadEvent("error", {"message": why}).to_line().strip())
         elif kind in ("line", "close"):
             run = self._run
             if run is not None and run.number == data["run"]:
