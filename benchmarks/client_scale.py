@@ -149,7 +149,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    runs = [run(int(text), options.users, options.seconds) for text in options.processes.split(",")]
+    runs = []
+    for text in options.processes.split(","):
+        print(f"{text} processes ...", file=sys.stderr, flush=True)
+        runs.append(run(int(text), options.users, options.seconds))
     pairs = [compare(one, two) for one, two in itertools.combinations(runs, 2)]
     good = all(
         abs(pair[name]["median_difference_ms"]) <= MOST_MEDIAN_MS

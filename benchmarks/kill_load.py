@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
 
@@ -28,7 +28,7 @@ from loadgen.selftest import OSL
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill: seconds after the start, rows that load, and how old the oldest thing was that is lost, s."""
+    """One kill: seconds after the ramp, rows that load, and how old the oldest thing was that is lost, s."""
 
     after_s: float
     rows: int
@@ -41,6 +41,7 @@ class Kill:
 def kill_once(users: int, after_s: float, folder: Path) -> Kill:
     with selftest.paced_server(folder / "truth") as port:
         spec = selftest.load_spec(f"http://127.0.0.1:{port}", users, folder)
+        spec = replace(spec, think_s=0.5, think="exponential")  # so that requests end all the time
         with selftest.on_cpus(server=False):
             process = subprocess.Popen(
                 [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -83,7 +84,7 @@ def main() -> int:
     kills = []
     for _ in range(options.kills):
         with tempfile.TemporaryDirectory(prefix="loadgen-kill-") as text:
-            kills.append(kill_once(options.users, chance.uniform(0.0, 5.0), Path(text)))
+            kills.append(kill_once(options.users, chance.uniform(3.0, 9.0), Path(text)))
         if not options.json:
             print(kills[-1], flush=True)
     lost_s = [kill.lost_s for kill in kills]
