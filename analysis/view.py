@@ -325,6 +325,19 @@ def _server_settings(study: Study) -> Mapping[str, str]:
     return flatten(told.get("settings", told))
 
 
+def _load_machines(study: Study) -> Mapping[str, str]:
+    """Name the machines of the first cell whose load ran elsewhere, and say how their clocks stood to this one's."""
+    tables = next((cell.tables for cell in study.cells if cell.tables.info.load_machines), None)
+    if tables is None:
+        return {}
+    named = {}
+    for process, host in tables.info.load_machines.items():
+        fit = tables.clocks.fits.get(int(process.removeprefix("load") or 0))
+        clock = "clock not known" if fit is None else f"clock {fit.offset_ms:+.3f} ms, to within {fit.error_ms:.3f} ms"
+        named[process] = f"{host}, {clock}"
+    return named
+
+
 def _facts(study: Study) -> Iterable[Facts]:
     info = study.info
     placement = next((cell.tables.info.placement for cell in study.cells if cell.tables.info.placement), {})
@@ -334,6 +347,7 @@ def _facts(study: Study) -> Iterable[Facts]:
         ("Versions", info.versions),
         ("Plan", plan),
         ("Placement of the first cell", placement),
+        ("Load machines", _load_machines(study)),
         ("Stack settings", info.stack_settings or _server_settings(study)),
         ("Git", info.git),
     ):

@@ -13,7 +13,8 @@ from harness.stacks.base import RunningServer, ServerView
 
 ASK_TIMEOUT_S = 10.0
 FIRST_REQUEST_TIMEOUT_S = 600.0
-_PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+_PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
+_LEAST_RESPONSE = 16  # output tokens; OpenAI's own server takes no fewer
 
 
 class AttachedServer:
@@ -78,11 +79,13 @@ class AttachStack:
 
     def launch(self, _: Guard, __: Mapping[str, str], ___: Placement, ____: Path, _____: Path) -> RunningServer:
         """Wait until the server has answered one real request."""
-        body: dict[str, object] = {"model": self._model, "max_tokens": 1}
-        if self._endpoint == "chat":
-            body["messages"] = [{"role": "user", "content": "Hello"}]
+        body: dict[str, object] = {"model": self._model}
+        if self._endpoint == "responses":
+            body |= {"max_output_tokens": _LEAST_RESPONSE, "input": "Hello"}
+        elif self._endpoint == "chat":
+            body |= {"max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
         else:
-            body["prompt"] = "Hello"
+            body |= {"max_tokens": 1, "prompt": "Hello"}
         try:
             status, content = call(self._url, _PATHS[self._endpoint], body=body, timeout_s=FIRST_REQUEST_TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:

@@ -23,9 +23,10 @@ class Broken(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     answered: ClassVar[list[int]] = []
+    asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
         status = 500 if self.answered else 200
         self.answered.append(status)
         body = b'{"error": {"message": "no memory left"}}' if status == 500 else b"{}"
@@ -40,6 +41,7 @@ class Broken(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def broken_url() -> Iterator[str]:
     Broken.answered.clear()
+    Broken.asked.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -73,6 +75,24 @@ def test_a_server_that_fails_everything_ends_the_run_early_with_its_reason_and_r
     assert "cell_failed" in {
         doubt["code"] for doubt in json.loads(loadgen("show", str(out), "--json").stdout)["warnings"]
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path", "field"),
+    [
+        ("completions", "/v1/completions", "prompt"),
+        ("chat", "/v1/chat/completions", "messages"),
+        ("responses", "/v1/responses", "input"),
+    ],
+)
+def test_the_first_request_is_made_where_the_load_goes(
+    broken_url: str, tmp_path: Path, endpoint: str, path: str, field: str
+) -> None:
+    words = ["--url", broken_url, "--model", "m", "--concurrency", "1", "--duration", "1", "--warmup", "0"]
+    loadgen("run", *words, "--endpoint", endpoint, "--give-up", "0.1", "--no-observe", "--out", str(tmp_path / "s"))
+    assert Broken.asked[0][0] == Broken.asked[1][0] == path
+    assert field in Broken.asked[0][1]
+    assert field in Broken.asked[1][1]
 
 
 @pytest.mark.parametrize("url", ["http://nowhere.invalid:80", "http://127.0.0.1:9"])

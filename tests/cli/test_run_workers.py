@@ -182,6 +182,7 @@ def test_two_machines_put_one_load_together_and_their_clocks_are_brought_onto_on
     clocks = cell["clocks"]
     assert abs(clocks["load"]["offset_ms"]) <= clocks["load"]["error_ms"], "one kernel has one clock"
     assert abs(clocks["load1"]["offset_ms"] - (LATER_S * 1000 if ahead else 0)) <= clocks["load1"]["error_ms"]
+    assert "to within" in (rig.out / "report.html").read_text(), "the report states the clocks with their error"
     assert strays() == []
 
 
