@@ -31,13 +31,13 @@ def cell_doubts(
     told = {doubt.code for doubt in found}
     for code, detail in _seen(cell, metrics, cpu, limit):
         # a shared core explains a full run queue: no need to accuse other processes as well
-        if "not_steady" in told and code in _OF_STEADY_LOADS:
+        if "ramp_window" in told and code in _OF_STEADY_LOADS:
             continue
         if code in told or (code == "machine_busy" and "cpu_shared" in told):
             continue
         told.add(code)
         found.append(Doubt(code, detail, cell.info.id))
-    if steadiness.complaints:
+    if steadiness.complaints and "ramp_window" not in told:
         found.append(Doubt("not_steady", f"over the window {', '.join(steadiness.complaints)}", cell.info.id))
     return found
 

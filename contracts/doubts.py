@@ -22,7 +22,7 @@ REMEDIES = {
     "no_gil_samples": "There are no GIL samples for this cell. See the detail; run as root or permit ptrace for "
     "py-spy.",
     "no_steps": "The server wrote no iteration log, so step times are unknown.",
-    "not_steady": "The window was a ramp: its figures are averages over a changing load. Compare stages that hold.",
+    "ramp_window": "The window was a ramp: its figures are averages over a changing load. Compare stages that hold.",
     "machine_busy": "Other processes took CPU time, or the hypervisor did. Repeat on a quiet machine.",
     "cpu_shared": "There were too few cores to keep server, client and observers apart; they share cores and disturb "
     "each other. Compare within this sweep only.",

@@ -71,7 +71,7 @@ class _Journal:
         stage = cell.stage
         if stage is not None and stage.ramp_from is not None:
             detail = f"from {stage.ramp_from} to {stage.users} users over {stage.duration_s:g} s"
-            self._outcome.cell_doubts.append(Doubt("not_steady", detail))
+            self._outcome.cell_doubts.append(Doubt("ramp_window", detail))
         self._cell = cell
         self._info = CellInfo(
             id=cell.id,
