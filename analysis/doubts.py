@@ -24,12 +24,18 @@ _OF_STEADY_LOADS = frozenset(("concurrency_not_reached", "warmup_short"))
 
 
 def cell_doubts(
-    cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit, steadiness: Steadiness
+    cell: CellTables,
+    metrics: CellMetrics,
+    cpu: CpuUse,
+    limit: Limit,
+    steadiness: Steadiness,
+    *,
+    think_s: float = 0.0,
 ) -> list[Doubt]:
     """Give one cell's warnings: capture's own first; a code appears once a cell, capture's word before ours."""
     found = list(_recorded(cell))
     told = {doubt.code for doubt in found}
-    for code, detail in _seen(cell, metrics, cpu, limit):
+    for code, detail in _seen(cell, metrics, cpu, limit, think_s):
         # a shared core explains a full run queue: no need to accuse other processes as well
         if "ramp_window" in told and code in _OF_STEADY_LOADS:
             continue
@@ -78,7 +84,9 @@ def _recorded(cell: CellTables) -> Iterator[Doubt]:
             yield Doubt(code, str(warning.get("detail", "")), cell.info.id)
 
 
-def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> Iterator[tuple[str, str]]:
+def _seen(
+    cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit, think_s: float
+) -> Iterator[tuple[str, str]]:
     info = cell.info
     if info.state == "failed":
         yield "cell_failed", info.error or "cell.json gives no reason"
@@ -95,7 +103,7 @@ def _seen(cell: CellTables, metrics: CellMetrics, cpu: CpuUse, limit: Limit) -> 
     if cell.window is None:
         return
     yield from _client(metrics, cpu)
-    yield from _load(cell, metrics)
+    yield from _load(cell, metrics, think_s)
     yield from _observers(cell, metrics)
     if limit.name in {"front_end", "post_processing"}:
         yield "front_end_limited", limit.sentence
@@ -146,11 +154,17 @@ def _late_looks(metrics: CellMetrics, lag: Spread) -> Iterator[tuple[str, str]]:
         yield "client_saturated", f"{merged}: gaps between them are bounded, not exact. TTFT is by the kernel's clock"
 
 
-def _load(cell: CellTables, metrics: CellMetrics) -> Iterator[tuple[str, str]]:
+def _load(cell: CellTables, metrics: CellMetrics, think_s: float) -> Iterator[tuple[str, str]]:
     asked, reached = cell.info.concurrency, metrics.in_flight_mean
+    answered_s = metrics.e2e_ms.mean / 1000 if metrics.e2e_ms else 0.0
+    expected = asked * answered_s / (answered_s + think_s) if think_s else asked  # users who think are not in flight
     open_loop = bool(cell.requests["scheduled_ns"].notna().any())  # there, users are a limit and not a goal
-    if not open_loop and reached is not None and reached < CONCURRENCY_REACHED * asked:
-        yield "concurrency_not_reached", f"{reached:.0f} in flight on average over the window, {asked} asked for"
+    if not open_loop and reached is not None and reached < CONCURRENCY_REACHED * expected:
+        thinking = f", {expected:.0f} expected of users who think" if think_s else ""
+        yield (
+            "concurrency_not_reached",
+            f"{reached:.0f} in flight on average over the window, {asked} asked for{thinking}",
+        )
     measured = metrics.ttft_ms.n if metrics.ttft_ms else 0
     if measured < REQUESTS_FOR_P99:
         yield "window_short", f"{measured} successful requests started in the window: p99 rests on one of them"

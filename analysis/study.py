@@ -100,7 +100,8 @@ def study_sweep(path: Path, objective: str | None = None) -> Study:
     Raises UsageError or FormatError when it is not one.
     """
     sweep = load_sweep(path)
-    cells = tuple(_study_cell(cell) for cell in sweep.per_cell)
+    think_s = float(sweep.info.plan.get("think_s", "0"))
+    cells = tuple(_study_cell(cell, think_s) for cell in sweep.per_cell)
     present = sweep.info.order_settings(cell.setting for cell in sweep.per_cell)
     baseline = sweep.info.baseline
     names = {name for name, _ in baseline.pairs}
@@ -111,10 +112,10 @@ def study_sweep(path: Path, objective: str | None = None) -> Study:
     return Study(sweep.path, sweep.info, cells, comparison, tuple(doubts), objective)
 
 
-def _study_cell(tables: CellTables) -> CellStudy:
+def _study_cell(tables: CellTables, think_s: float) -> CellStudy:
     metrics = measure(tables)
     cpu = cpu_use(tables)
     limit = find_limit(tables, metrics)
     steadiness = judge_steadiness(tables)
-    doubts = cell_doubts(tables, metrics, cpu, limit, steadiness)
+    doubts = cell_doubts(tables, metrics, cpu, limit, steadiness, think_s=think_s)
     return CellStudy(tables, metrics, cpu, limit if tables.window else None, tuple(doubts), steadiness)

@@ -64,3 +64,21 @@ def test_a_trace_is_named_instead_of_lengths_that_it_has_itself(tmp_path: Path) 
 def test_the_same_trace_at_another_place_may_be_compared(tmp_path: Path) -> None:
     one = sweep(tmp_path / "one", trace=TRACE)
     assert refusals(one, sweep(tmp_path / "two", trace=TRACE | {"path": "/other/t"}), cross_machine=False) == []
+
+
+def test_users_who_think_are_not_missed_among_those_in_flight(tmp_path: Path) -> None:
+    def codes_of(study: Study) -> set[str]:
+        return {doubt.code for doubt in study.cells[0].doubts}
+
+    def half(path: Path, **workload: Any) -> Study:
+        write_sweep(path, [("1", 8, 1, Recipe(users=4))])
+        document = json.loads((path / "sweep.json").read_text())
+        document["plan"] |= workload
+        (path / "sweep.json").write_text(json.dumps(document))
+        return study_sweep(path)
+
+    restless = half(tmp_path / "one")
+    assert "concurrency_not_reached" in codes_of(restless)
+    answered_s = restless.cells[0].metrics.e2e_ms.mean / 1000
+    assert "concurrency_not_reached" not in codes_of(half(tmp_path / "two", think_s=answered_s))
+    assert "concurrency_not_reached" in codes_of(half(tmp_path / "three", think_s=answered_s / 10))
