@@ -6,8 +6,9 @@ The same number of users is shared out over so many processes. Each request is j
 error of TTFT and of ITL is the client's minus the server's, of the same request. Distributions of these errors are
 compared per pair of process counts by a two-sample Kolmogorov-Smirnov test (scipy). With ten thousand requests such a
 test finds differences of microseconds, which nobody cares about: so beside p it says D, and the difference of medians
-and of 99th percentiles in ms, which is what must stay small. Exit status 1 when a median differs by more than 0.5 ms or
-a 99th percentile by more than 5 ms.
+and of 99th percentiles in ms, which is what must stay small. `bounded` is the share of chunks that shared a read with a
+later one: a busy machine makes them, and their times are upper bounds. Exit status 1 when a median differs by more than
+0.5 ms or a 99th percentile by more than 5 ms.
 """
 
 import argparse
@@ -45,6 +46,7 @@ class Run:
     requests: int
     tok_s: float
     load_kept: float
+    bounded_fraction: float
     ttft_error_ms: Floats
     itl_error_ms: Floats
 
@@ -60,14 +62,24 @@ def run(processes: int, users: int, seconds: float) -> Run:
     if failed:
         raise SystemExit(f"{len(failed)} requests failed, such as {failed[0]['error']}: figures would be of failures")
     inside = [row for row in rows if window.start_ns <= row["sent_ns"] < window.end_ns]
+    if not inside:
+        raise SystemExit(
+            f"no request began in the window of {seconds:g} s: the machine is too busy, or --seconds too few"
+        )
     pairs = [(row, truth[row["server_id"]]) for row in inside]
     ttft = np.array([row["chunk_ns"][0] - row["sent_ns"] - (true.sends_ns[0] - true.arrival_ns) for row, true in pairs])
     itl = np.concatenate([np.diff(row["chunk_ns"]) - np.diff(true.sends_ns) for row, true in pairs])
     tokens = selftest.tokens_in(window, truth)
+    chunks = sum(len(row["chunk_ns"]) for row in inside)
     return Run(
-        processes, len(inside), tokens / seconds, selftest.load_kept(window, tokens, users),
-        ttft / NS_PER_MS, itl / NS_PER_MS,
-    )  # fmt: skip
+        processes=processes,
+        requests=len(inside),
+        tok_s=tokens / seconds,
+        load_kept=selftest.load_kept(window, tokens, users),
+        bounded_fraction=sum(row["merged_chunks"] for row in inside) / chunks,
+        ttft_error_ms=ttft / NS_PER_MS,
+        itl_error_ms=itl / NS_PER_MS,
+    )
 
 
 def drive(target: str, processes: int, users: int, seconds: float, folder: Path) -> Window:
@@ -135,7 +147,7 @@ def compare(one: Run, two: Run) -> dict[str, Any]:
 
 def describe(one: Run) -> dict[str, Any]:
     told: dict[str, Any] = {"processes": one.processes, "requests": one.requests}
-    told |= {"tok_s": one.tok_s, "load_kept": one.load_kept}
+    told |= {"tok_s": one.tok_s, "load_kept": one.load_kept, "bounded_fraction": one.bounded_fraction}
     for name in ERRORS:
         p50, p99 = np.percentile(getattr(one, name), [50, 99])
         told[name] = {"p50": float(p50), "p99": float(p99)}
@@ -167,6 +179,7 @@ def main() -> int:
     for one in told:
         print(
             f"{one['processes']} processes: {one['tok_s']:,.0f} tok/s, {one['load_kept']:.1%} of the load kept, "
+            f"{one['bounded_fraction']:.2%} bounded, "
             f"{one['requests']} requests; TTFT error p50 {one['ttft_error_ms']['p50']:+.3f} p99 "
             f"{one['ttft_error_ms']['p99']:+.3f} ms, ITL error p50 {one['itl_error_ms']['p50']:+.4f} p99 "
             f"{one['itl_error_ms']['p99']:+.3f} ms"
@@ -179,7 +192,7 @@ def main() -> int:
                 f"{test['ks_p']:.3g}, median {test['median_difference_ms']:+.4f} ms, p99 "
                 f"{test['p99_difference_ms']:+.3f} ms"
             )
-    print("the same within the marks" if good else "NOT the same")
+    print("the same within the marks" if good else "NOT the same (or, where chunks are bounded, the machine too busy)")
     return 0 if good else 1
 
 
