@@ -6,11 +6,13 @@ Every answer is compared with the model's known one, token for token; a share of
 they can have been admitted and some while decoding. At the end the client's counts of requests and tokens must be the
 server's (`answered` of /server_info), and every completed request must have been in /perf_metrics once.
 
-RSS, threads and open files of each process of the stack (and of this client) are sampled every second. Growth is the
-slope over ten means of what was sampled after the warm-up, with its 95 % interval (means rather than all samples,
-because neighbouring samples are not independent). A process grows when even the interval's lower end, over the measured
-time, comes to more than 4 MiB, or to one thread or file. Exit status 1 when one grows or a token was lost. The first
-minutes fill what is bounded (free lists, the rows kept for /metrics): a short run sees that, and may call it growth.
+RSS, threads and open files of each process of the stack are sampled every second (this client's too, which is shown and
+not judged: it keeps the samples). Growth is the slope over ten means of what was sampled after the warm-up, with its
+95 % interval (means rather than all samples, because neighbouring samples are not independent). A process grows when
+even the interval's lower end, over the measured time, comes to more than 4 MiB, or to one thread or file. Exit status 1
+when one grows or a token was lost. The first minutes fill what is bounded (free lists, the rows kept for /metrics): a
+short run sees that, and may call it growth. `last half` is the slope over the later half alone: what settles has a
+smaller one, what leaks the same.
 """
 
 import argparse
@@ -42,6 +44,7 @@ SAMPLE_S = 1.0
 DRAIN_S = 120.0
 PROMPTS = 256
 SEGMENTS = 10
+CLIENT = "client (soak)"
 MIB = 1 << 20
 GROWS = {"rss": 4.0 * MIB, "threads": 1.0, "files": 1.0}
 UNIT = {"rss": MIB, "threads": 1, "files": 1}
@@ -227,7 +230,7 @@ async def soak(server: RunningServer, options: argparse.Namespace) -> tuple[Coun
     transport, _ = await loop.create_unix_connection(lambda: client, str(server.direct_socket))
     before = await asyncio.to_thread(get_json, server.url, "/server_info", timeout_s=30.0)
     await asyncio.to_thread(server.truth)
-    pids = {**server.view().processes, "client (soak)": os.getpid()}
+    pids = {**server.view().processes, CLIENT: os.getpid()}
     samples: list[Sample] = []
     start = time.monotonic()
     client.begin()
@@ -272,22 +275,27 @@ async def soak(server: RunningServer, options: argparse.Namespace) -> tuple[Coun
 def table(samples: Sequence[Sample], warmup_s: float) -> tuple[list[str], list[str]]:
     """Return the lines of the growth table, and who grows."""
     kept = [sample for sample in samples if sample.t_s >= warmup_s]
-    if len(kept) < 3 * SEGMENTS:
+    if len(kept) < 6 * SEGMENTS:
         return [f"only {len(kept)} samples after the warm-up: no growth can be told"], ["too few samples"]
-    lines = [f"{'process':<14}{'':<9}{'after warm-up':>14}{'at the end':>12}   growth per hour (95 % interval)"]
+    lines = [
+        f"{'process':<14}{'':<9}{'after warm-up':>14}{'at the end':>12}   growth per hour (95 % interval)   last half"
+    ]
     growing: list[str] = []
     times = [sample.t_s for sample in kept]
     for role in kept[0].usage:
         for kind, limit in GROWS.items():
             unit = UNIT[kind]
             found = growth(times, [sample.usage[role][kind] / unit for sample in kept], limit / unit)
+            later = len(times) // 2
+            half = growth(times[later:], [sample.usage[role][kind] / unit for sample in kept[later:]], limit / unit)
             name = f"{kind} MiB" if kind == "rss" else kind
-            mark = "  GROWS" if found.grows else ""
+            judged = found.grows and role != CLIENT
+            slope = f"{found.per_hour:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
             lines.append(
-                f"{role:<14}{name:<9}{found.first:>14.1f}{found.last:>12.1f}   "
-                f"{found.per_hour:+.1f} ({found.low:+.1f} to {found.high:+.1f}){mark}"
+                f"{role:<14}{name:<9}{found.first:>14.1f}{found.last:>12.1f}   {slope:<32}{half.per_hour:+.1f}"
+                f"{'  GROWS' if judged else ''}"
             )
-            if found.grows:
+            if judged:
                 growing.append(f"{role} grows in {kind}")
     return lines, growing
 
