@@ -14,7 +14,6 @@ import argparse
 import json
 import mmap
 import os
-import re
 import signal
 import statistics
 import struct
@@ -22,16 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.gil import GilTally, load_gil
+from analysis.gil_exact import ExactGil, account, total
+from contracts.errors import UsageError
+from harness.observers.gil.exact import ExactTrace, library, probes, read_events, recording, spans_of
 
 PYENV = Path("/root/.pyenv/versions")
-_LINE = re.compile(r"^\s*(\d+)\s+(\d+)\.(\d+):\s+giltruth:(\w+?)(?:__return)?:?\s*$")
 COMMON = """
 import asyncio, hashlib, mmap, os, queue, struct, sys, threading, time
 counts = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096)
@@ -82,8 +82,6 @@ TARGETS = {
     "hundred": "[start(f'idle{n}', locked) for n in range(100)]; [start(f'pump{n}', pump, n) for n in range(2, 4)]; "
     "start('busy0', busy, 0); time.sleep(1000)",
 }
-UNCONTENDED_NS = 10_000
-Spans = list[tuple[int, int]]
 
 
 @contextmanager
@@ -100,154 +98,61 @@ def target(python: str, name: str) -> Iterator[tuple[int, mmap.mmap]]:
                 process.kill()
 
 
-def library(pid: int) -> str:
-    """Return the file that holds the interpreter: its libpython, or the program."""
-    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
-    match = re.search(r"(/\S*libpython\S+)", maps)
-    return match[1] if match else str(Path(f"/proc/{pid}/exe").readlink())
-
-
-@contextmanager
-def probes(path: str) -> Iterator[bool]:
-    """Put the four probes in place; says False where the file has no such symbols or perf may not."""
-    words: list[str] = []
-    for function in ("take_gil", "drop_gil"):
-        words += ["--add", f"giltruth:{function}={function}", "--add", f"giltruth:{function}={function}%return"]
-    try:
-        done = subprocess.run(["perf", "probe", "-f", "-x", path, *words], capture_output=True, text=True, check=False)
-        yield done.returncode == 0
-    except FileNotFoundError:
-        yield False
-    finally:
-        with suppress(FileNotFoundError):
-            subprocess.run(["perf", "probe", "-d", "giltruth:*"], capture_output=True, check=False)
-
-
-def traced(data: Path) -> dict[int, list[tuple[int, str]]]:
-    """Read perf's events: per thread (CLOCK_MONOTONIC ns, event)."""
-    argv = ["perf", "script", "-i", str(data), "-F", "tid,time,event", "--ns"]
-    events: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as script:
-        assert script.stdout is not None
-        for line in script.stdout:
-            match = _LINE.match(line)
-            if match:
-                suffix = "_return" if "__return" in line else ""
-                events[int(match[1])].append((int(match[2]) * 10**9 + int(match[3]), match[4] + suffix))
-    return events
-
-
-def calls(events: list[tuple[int, str]], function: str, window: tuple[int, int]) -> Spans:
-    """Pair a function's entries and returns; one open at an edge of the trace reaches to the window's edge."""
-    found, entered = [], None
-    seen = False
-    for t_ns, event in events:
-        if event == function:
-            entered = t_ns
-        elif event == f"{function}_return":
-            if entered is not None or not seen:
-                found.append((entered if entered is not None else window[0], t_ns))
-            entered = None
-        else:
-            continue
-        seen = True
-    if entered is not None:
-        found.append((entered, window[1]))
-    return found
-
-
-def clip(spans: Spans, window: tuple[int, int], less_ns: int = 0) -> Spans:
-    cut = [(max(start + less_ns, window[0]), min(end, window[1])) for start, end in spans]
-    return [(start, end) for start, end in cut if end > start]
-
-
-def least(spans: Spans) -> int:
-    lengths = sorted(end - start for start, end in spans)
-    shortest = lengths[len(lengths) // 20] if lengths else 0
-    return shortest if shortest < UNCONTENDED_NS else 0
-
-
-def holds(events: list[tuple[int, str]], window: tuple[int, int]) -> Spans:
-    """From a return of take_gil to the next entry of drop_gil."""
-    found, since = [], None
-    for t_ns, event in events:
-        if event == "take_gil_return":
-            since = t_ns
-        elif event == "drop_gil":
-            if since is not None:
-                found.append((since, t_ns))
-            since = None
-    return found if since is None else [*found, (since, window[1])]
-
-
-def overlap(waits: Spans, held: Spans) -> int:
-    starts = [start for start, _ in held]
-    total = 0
-    for start, end in waits:
-        at = max(bisect_left(starts, start) - 1, 0)
-        while at < len(held) and held[at][0] < end:
-            total += max(0, min(end, held[at][1]) - max(start, held[at][0]))
-            at += 1
-    return total
-
-
-def observe(pid: int, rate: float, seconds: float, folder: Path, *, trace: bool) -> tuple[GilTally, tuple[int, int]]:
-    """Run the sampler, and perf around it where asked; return the looks and the span they cover."""
-    perf = None
-    if trace:
-        argv = ["perf", "record", "-q", "-e", "giltruth:*", "-k", "CLOCK_MONOTONIC", "-m", "8192", "-p", str(pid)]
-        perf = subprocess.Popen([*argv, "-o", str(folder / "perf.data")], stderr=subprocess.DEVNULL)
-        time.sleep(0.5)
-    out = folder / "gil.arrow"
+def observe(pid: int, rate: float, seconds: float, folder: Path) -> tuple[GilTally, ExactTrace | None]:
+    """Run the sampler, and exact tracing around it where it is possible."""
+    out, data = folder / "gil.arrow", folder / "perf.data"
     argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out)]
-    subprocess.run([*argv, "--duration", str(seconds), "--rate", str(rate)], check=True, stdout=subprocess.DEVNULL)
-    if perf is not None:
-        perf.send_signal(signal.SIGINT)
-        perf.wait()
+    argv += ["--duration", str(seconds), "--rate", str(rate)]
+    events = None
+    try:
+        with probes(library(pid)) as group, recording(pid, group, data):
+            subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+        events = read_events(data)
+    except UsageError as error:
+        print(f"NO TRUTH: {error}")
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     rows = load_gil(out)
     tally = GilTally()
     for row in rows:
         tally.add(row)
-    return tally, (rows[0].t_ns, rows[-1].t_ns)
+    return tally, None if events is None else spans_of(events, (rows[0].t_ns, rows[-1].t_ns))
 
 
 def compare(python: str, name: str, rate: float, seconds: float) -> float | None:
     """Print one target's table; return the largest error in percentage points (None: no truth to be had)."""
-    with tempfile.TemporaryDirectory() as scratch, target(python, name) as (pid, _), probes(library(pid)) as trace:
-        tally, window = observe(pid, rate, seconds, Path(scratch), trace=trace)
-        events = traced(Path(scratch) / "perf.data") if trace else {}
+    with tempfile.TemporaryDirectory() as scratch, target(python, name) as (pid, _):
+        tally, trace = observe(pid, rate, seconds, Path(scratch))
     missed = tally.missed / max(tally.missed + tally.looks, 1)
-    print(f"{name} on {python}: {tally.looks} looks, {missed:.0%} missed" + ("" if trace else ", NO SYMBOLS: no truth"))
-    length = window[1] - window[0]
-    takes = {tid: calls(one, "take_gil", window) for tid, one in events.items()}
-    drops = {tid: calls(one, "drop_gil", window) for tid, one in events.items()}
-    take_ns, drop_ns = (least([span for one in spans.values() for span in one]) for spans in (takes, drops))
-    held = {tid: clip(holds(one, window), window) for tid, one in events.items()}
+    print(f"{name} on {python}: {tally.looks} looks, {missed:.0%} missed")
+    names = {one.tid: one.name for one in tally.threads()}
+    truth = {} if trace is None else {one.tid: one for one in exact(trace, names).threads()}
     errors = []
     for thread in sorted(tally.threads(), key=lambda thread: thread.name):
-        if not trace:
+        if trace is None:
             print(f"  {thread.name:12} {thread.wait:6.3f}")
             continue
-        took = clip(takes.get(thread.tid, []), window, take_ns)
-        waits = sorted(took + clip(drops.get(thread.tid, []), window, drop_ns))
-        wait, more = (sum(end - start for start, end in spans) / length for spans in (took, waits))
+        known = truth.get(thread.tid)
+        wait = known.wait if known else 0.0
+        let_go = total(trace.drops.get(thread.tid, ())) / (trace.window[1] - trace.window[0])
         errors.append(100 * (thread.wait - wait))
-        shares = {tid: overlap(took, spans) for tid, spans in held.items() if tid != thread.tid}
         blame = ""
-        if wait > 0.02 and shares and thread.blame:
-            top = max(shares, key=lambda tid: shares[tid])
-            names = {one.tid: one.name for one in tally.threads()}
-            said: dict[int | None, float] = defaultdict(float)
-            for part in thread.blame:
-                said[part.tid] += part.fraction
-            share = shares[top] / (wait * length)
-            blame = f"  top holder {names.get(top)} {share:.2f} / {said.get(top, 0.0):.2f}"
-            blame += "" if max(said, key=lambda tid: said[tid]) == top else "  OTHER"
+        if known and wait > 0.02 and thread.blame:
+            top = max((part for part in known.blame if part.tid), key=lambda part: part.fraction, default=None)
+            if top is not None:
+                said: dict[int | None, float] = defaultdict(float)
+                for part in thread.blame:
+                    said[part.tid] += part.fraction
+                blame = f"  top holder {top.name} {top.fraction:.2f} / {said.get(top.tid, 0.0):.2f}"
+                blame += "" if max(said, key=lambda tid: said[tid]) == top.tid else "  OTHER"
         if thread.name.startswith(("idle", "answer")) and abs(errors[-1]) < 0.2:
             continue
-        print(f"  {thread.name:12} truth {wait:6.3f} ({more:6.3f})  sampler {thread.wait:6.3f}  "
+        print(f"  {thread.name:12} truth {wait:6.3f} ({wait + let_go:6.3f})  sampler {thread.wait:6.3f}  "
               f"error {errors[-1]:+5.1f} points{blame}", flush=True)  # fmt: skip
     return max(map(abs, errors)) if errors else None
+
+
+def exact(trace: ExactTrace, names: dict[int, str]) -> ExactGil:
+    return account(trace.window, trace.takes, trace.holds, names)
 
 
 def slowdown(python: str, name: str, rate: float, seconds: float, pairs: int) -> None:

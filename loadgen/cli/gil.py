@@ -14,10 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from analysis.gil import GilTally
+from analysis.gil_exact import ExactGil, account
 from contracts.clock import NS_PER_S, now_ns
 from contracts.doubts import Doubt
 from contracts.errors import UsageError
 from contracts.records import GilRow
+from harness.observers.gil.exact import trace_gil
 from harness.observers.gil.sampler import RATE_HZ, GilSampler
 from loadgen.cli import parsing
 
@@ -47,6 +49,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument(
+        "--exact", action="store_true",
+        help="trace every hand-over by uprobes instead of sampling: root, perf and a Python with symbols; slows the "
+        "process, and says nothing of functions",
+    )  # fmt: skip
+    parser.add_argument(
         "--rate", type=parsing.positive, default=RATE_HZ, metavar="HZ",
         help="looks a second on the average; gaps are random (default: %(default)g)",
     )  # fmt: skip
@@ -62,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{pid} is not a process id")
     if options.rate > 2000:
         raise UsageError(f"--rate {options.rate:g}: at most 2000 looks a second")
+    if options.exact:
+        return _exact(options, pid)
     live = sys.stdout.isatty() and not options.json
     duration_s = options.duration or (None if live else DURATION_S)
     tally = GilTally()
@@ -78,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         seconds = (now_ns() - began_ns) / NS_PER_S
         doubts = _doubts(tally, sampler)
     if options.json:
-        json.dump(_document(pid, seconds, tally, sampler.missed, doubts), sys.stdout, indent=1)
+        json.dump(_document(pid, seconds, tally, tally.looks, sampler.missed, doubts), sys.stdout, indent=1)
         print()
     else:
         console = Console(file=sys.stdout)
@@ -86,6 +95,24 @@ def run(options: argparse.Namespace) -> int:
         for doubt in doubts:
             console.print(f"warning {doubt.code}: {doubt.detail}. {doubt.remedy}", markup=False, soft_wrap=True)
     return INTERRUPTED if stopped else 0
+
+
+def _exact(options: argparse.Namespace, pid: int) -> int:
+    """Trace for the duration, then print what the sampler's table and document say, exactly."""
+    with GilSampler(pid) as sampler:  # for the names, and the refusals of what is no CPython with a GIL
+        first = sampler.look()
+        names = {} if first is None else dict(zip(first.appeared, first.names, strict=True))
+        names |= sampler.settle_names()
+        trace = trace_gil(pid, options.duration or DURATION_S)
+    found = account(trace.window, trace.takes, trace.holds, names)
+    if not found.threads():
+        raise UsageError(f"process {pid} never took its GIL in {found.span_s:.1f} s: is it idle?")
+    if options.json:
+        json.dump(_document(pid, found.span_s, found, None, 0, []), sys.stdout, indent=1)
+        print()
+    else:
+        Console(file=sys.stdout).print(_table(pid, found, f"{found.span_s:.1f} s, traced exactly"))
+    return 0
 
 
 def _shown(rows: Iterator[GilRow], pid: int, whole: GilTally) -> Iterator[GilRow]:
@@ -124,12 +151,14 @@ def _doubts(tally: GilTally, sampler: GilSampler) -> list[Doubt]:
     return doubts
 
 
-def _document(pid: int, seconds: float, tally: GilTally, missed: int, doubts: list[Doubt]) -> dict[str, Any]:
+def _document(
+    pid: int, seconds: float, tally: GilTally | ExactGil, looks: int | None, missed: int, doubts: list[Doubt]
+) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "pid": pid,
         "duration_s": seconds,
-        "samples": tally.looks,
+        "samples": looks,
         "missed": missed,
         "switches_per_s": tally.switches_per_s,
         "gil_held_fraction": tally.held_fraction,
@@ -147,11 +176,11 @@ def _document(pid: int, seconds: float, tally: GilTally, missed: int, doubts: li
     }
 
 
-def _table(pid: int, tally: GilTally, when: str) -> Table:
+def _table(pid: int, tally: GilTally | ExactGil, when: str) -> Table:
     table = Table(
         title=escape(
             f"GIL of process {pid}, {when}: held {tally.held_fraction:.0%} of the time, "
-            f"{tally.switches_per_s:,.0f} switches/s, {tally.looks} looks"
+            f"{tally.switches_per_s:,.0f} switches/s{f', {tally.looks} looks' if isinstance(tally, GilTally) else ''}"
         ),
         title_justify="left",
         box=None,

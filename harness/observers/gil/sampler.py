@@ -211,9 +211,9 @@ class GilSampler:
         self._holders[state] = tid
         return tid
 
-    def settle_names(self) -> None:
-        """Wait until the threads' names are known, so that a short observation has them from its start."""
-        self._names.settle()
+    def settle_names(self) -> dict[int, str]:
+        """Wait until the threads' names are known, so that a short observation has them from its start; give them."""
+        return self._names.settle()
 
     def close(self) -> None:
         self._names.close()
