@@ -90,6 +90,7 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
             "server_ttft_ms": _spread(metrics.server_ttft_ms),
             "client_minus_server_ttft_ms": metrics.client_minus_server_ttft_ms,
         },
+        "cores": asdict(cell.cpu),
         "drift": {one.name: {"change": one.change, "p": one.p_value} for one in cell.steadiness.drifts},
         "limit": None if cell.limit is None else {"name": cell.limit.name, "why": cell.limit.sentence},
     }

@@ -116,7 +116,18 @@ def _steps(document: dict[str, Any]) -> str:
     rates = [cell["req_s"] for cell in cells if cell["req_s"]]
     if not steps or not rates:
         return "no steps in the log"
-    return f"step {sum(steps) / len(steps):.1f} ms, {sum(rates) / len(rates):.0f} requests/s"
+    return f"step {sum(steps) / len(steps):.1f} ms, {sum(rates) / len(rates):.0f} requests/s; cores: {_cores(document)}"
+
+
+def _cores(document: dict[str, Any]) -> str:
+    """Write how many cores each part burned in the baseline's cells, mean."""
+    cells = [cell["cores"] for cell in document["cells"] if cell["knobs"] == document["baseline"]]
+    parts = []
+    for name in ("engine", "executor", "front_end", "load"):
+        known = [cell[name] for cell in cells if cell[name] is not None]
+        if known:
+            parts.append(f"{name} {sum(known) / len(known):.2f}")
+    return ", ".join(parts)
 
 
 def _print(found: Sequence[Finding]) -> None:
