@@ -226,14 +226,7 @@ def study_gil(
     rows: Iterable[GilRow], window: Window | None, end_ns: Ints, step_ms: Floats, new_requests: Floats | None = None
 ) -> GilStudy | None:
     """Work through the looks inside the window. The steps are one rank's, by `end_ns`; None without looks."""
-    tally = GilTally()
-    kept = []
-    for row in rows:
-        if window is None or window.holds(row.t_ns):
-            tally.add(row)
-            kept.append(row)
-        else:
-            tally.name(row)
+    tally, kept = _inside(rows, window)
     if not kept:
         return None
     threads = tally.threads()
@@ -244,15 +237,12 @@ def study_gil(
         waits[group] += thread.wait
         for part in thread.blame:
             blame[group][group_of(part.name), part.function] += part.fraction * thread.wait
-    loops = [thread for thread in threads if is_executor_loop(thread.name)]
-    loop = max(loops, key=lambda thread: thread.wait + thread.held, default=None)
+    loop = _loop_looks(threads, kept)
     steps = None
     if loop is not None:
-        t_ns, wants = wanting(kept, loop.tid)
-        counted = float(wants.mean())
-        scale = loop.wait / counted if counted else 1.0
-        asleep = loop.asleep / loop.wait if loop.wait else 1.0
-        steps = waits_per_step(t_ns, wants, end_ns, step_ms, new_requests, scale=scale, asleep=asleep)
+        steps = waits_per_step(
+            loop.t_ns, loop.wants, end_ns, step_ms, new_requests, scale=loop.scale, asleep=loop.asleep
+        )
     return GilStudy(
         looks=tally.looks,
         missed=tally.missed,
@@ -262,6 +252,55 @@ def study_gil(
         blame={group: _ranked(parts) for group, parts in blame.items()},
         executor_steps=steps,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopLooks:
+    """The looks at the executor loop: when, and in which of them it wanted the GIL.
+
+    `scale` and `asleep` are what `waits_per_step` takes: they make the looks' share of waiting the thread's.
+    """
+
+    tid: int
+    t_ns: Ints
+    wants: Flags
+    scale: float
+    asleep: float
+
+
+def loop_looks(rows: Iterable[GilRow], window: Window | None) -> LoopLooks | None:
+    """Give the looks inside the window at the executor loop; None where no thread bears its name."""
+    tally, kept = _inside(rows, window)
+    return _loop_looks(tally.threads(), kept)
+
+
+def _loop_looks(threads: Iterable[ThreadShare], kept: list[GilRow]) -> LoopLooks | None:
+    loops = [thread for thread in threads if is_executor_loop(thread.name)]
+    loop = max(loops, key=lambda thread: thread.wait + thread.held, default=None)
+    if loop is None:
+        return None
+    t_ns, wants = wanting(kept, loop.tid)
+    counted = float(wants.mean()) if len(wants) else 0.0
+    return LoopLooks(
+        tid=loop.tid,
+        t_ns=t_ns,
+        wants=wants,
+        scale=loop.wait / counted if counted else 1.0,
+        asleep=loop.asleep / loop.wait if loop.wait else 1.0,
+    )
+
+
+def _inside(rows: Iterable[GilRow], window: Window | None) -> tuple[GilTally, list[GilRow]]:
+    """Add up the looks inside the window; those outside tell names alone."""
+    tally = GilTally()
+    kept = []
+    for row in rows:
+        if window is None or window.holds(row.t_ns):
+            tally.add(row)
+            kept.append(row)
+        else:
+            tally.name(row)
+    return tally, kept
 
 
 def _ranked(parts: dict[tuple[str, str | None], float]) -> tuple[Blame, ...]:

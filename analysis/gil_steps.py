@@ -39,6 +39,45 @@ class StepWaits:
     without_arrivals_ms: float | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CoveredSteps:
+    """The steps that looks cover, by their ends: `starts` and `ends` in ns, and their places in what was given."""
+
+    starts: Ints
+    ends: Ints
+    step_ms: Floats
+    rows: Ints
+
+
+def covered_steps(t_ns: Ints, end_ns: Ints, step_ms: Floats) -> CoveredSteps | None:
+    """Find the steps that lie between looks; None as `waits_per_step` says."""
+    order = np.argsort(end_ns, kind="stable")
+    ends, lengths = end_ns[order], step_ms[order]
+    if len(t_ns) < 2 or len(ends) < 2 or np.median(np.diff(ends)) <= 0:
+        return None
+    starts = step_starts(ends, lengths)
+    gaps = np.concatenate([[0], np.cumsum(np.diff(t_ns) > LONGEST_GAP_NS)])
+    from_look = np.searchsorted(t_ns, starts, side="right") - 1
+    to_look = np.searchsorted(t_ns, ends, side="left")
+    inside = (from_look >= 0) & (to_look < len(t_ns)) & (starts < ends)
+    inside[inside] = gaps[from_look[inside]] == gaps[to_look[inside]]
+    if not inside.any():
+        return None
+    return CoveredSteps(starts[inside], ends[inside], lengths[inside], order[inside])
+
+
+def step_starts(ends: Ints, step_ms: Floats) -> Ints:
+    """Give the starts (ns) of steps in the order of their ends; the log's times are rounded: turns do not overlap."""
+    starts = ends - np.round(step_ms * NS_PER_MS).astype(np.int64)
+    starts[1:] = np.maximum(starts[1:], ends[:-1])
+    return starts
+
+
+def wait_of_each(t_ns: Ints, wants: Flags, steps: CoveredSteps, scale: float) -> Floats:
+    """Give the wait in each of the steps (ms), interpolated between looks and scaled as in `waits_per_step`."""
+    return scale * _interpolated(t_ns, wants, steps.starts, steps.ends)
+
+
 def waits_per_step(
     t_ns: Ints,
     wants: Flags,
@@ -57,28 +96,18 @@ def waits_per_step(
     Steps before the first look, after the last, or across a gap without looks are left out; so are all, with None,
     where the ends of steps are not known to better than their length (a log whose times are whole seconds).
     """
-    order = np.argsort(end_ns, kind="stable")
-    ends, lengths = end_ns[order], step_ms[order]
-    if len(t_ns) < 2 or len(ends) < 2 or np.median(np.diff(ends)) <= 0:
+    covered = covered_steps(t_ns, end_ns, step_ms)
+    if covered is None:
         return None
-    starts = ends - np.round(lengths * NS_PER_MS).astype(np.int64)
-    starts[1:] = np.maximum(starts[1:], ends[:-1])  # the log's times are rounded: turns do not overlap
-    gaps = np.concatenate([[0], np.cumsum(np.diff(t_ns) > LONGEST_GAP_NS)])
-    from_look = np.searchsorted(t_ns, starts, side="right") - 1
-    to_look = np.searchsorted(t_ns, ends, side="left")
-    inside = (from_look >= 0) & (to_look < len(t_ns)) & (starts < ends)
-    inside[inside] = gaps[from_look[inside]] == gaps[to_look[inside]]
-    if not inside.any():
-        return None
-    starts, ends, lengths = starts[inside], ends[inside], lengths[inside]
+    starts, ends, lengths = covered.starts, covered.ends, covered.step_ms
     step_of = np.searchsorted(ends, t_ns, side="right")
     looked = step_of < len(ends)
     looked[looked] = t_ns[looked] >= starts[step_of[looked]]
     if not looked.any():
         return None
     share = scale * float(wants[looked].mean())
-    single = scale * _interpolated(t_ns, wants, starts, ends)
-    arrivals = None if new_requests is None else new_requests[order][inside]
+    single = wait_of_each(t_ns, wants, covered, scale)
+    arrivals = None if new_requests is None else new_requests[covered.rows]
     p50, p99 = np.percentile(single, (50, 99))
     return StepWaits(
         steps=len(ends),

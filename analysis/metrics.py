@@ -120,7 +120,7 @@ def measure(cell: CellTables) -> CellMetrics:
     """Compute a cell's metrics. Without a steady window only the counts and the GIL shares are known."""
     requests, window = cell.requests, cell.window
     measured = requests[requests["success"] & requests["in_window"]]
-    steps = _rank_zero(cell.steps)
+    steps = rank_zero(cell.steps)
     steps = steps[steps["in_window"]]
     kinds = requests.loc[~requests["success"], "error_kind"].value_counts()
     joined = _with_server(measured, cell.server)
@@ -177,7 +177,7 @@ def _in_flight(requests: pd.DataFrame, window: Window | None) -> float | None:
     return float(means[0])
 
 
-def _rank_zero(steps: pd.DataFrame) -> pd.DataFrame:
+def rank_zero(steps: pd.DataFrame) -> pd.DataFrame:
     """Keep one rank's turns: every rank logs the same iterations, the lowest drives the others."""
     return steps[steps["rank"] == steps["rank"].min()] if len(steps) else steps
 

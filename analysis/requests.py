@@ -83,6 +83,20 @@ def load_requests(
     return requests, Gaps(icl_ms, icl_ms if same else _join(itl), None)
 
 
+def second_counts(paths: Sequence[Path], window: Window, clocks: Clocks) -> Ints:
+    """Count the token-carrying chunks of successful requests in each second of the window, the last one begun."""
+    counts = np.zeros(max(-(-(window.end_ns - window.start_ns) // NS_PER_S), 1), dtype=np.int64)
+    for table in _portions(paths):
+        frame = table.select(list(_PLAIN)).to_pandas(types_mapper=_TYPES.get)
+        count, arrival_ns = _lists(table.column("chunk_ns"))
+        _judge(frame, count)
+        if clocks.fits:
+            arrival_ns = arrival_ns - np.repeat(clocks.shift(frame["worker"], frame["sent_ns"]), count)
+        counted = np.repeat(frame["success"].to_numpy(), count) & window.holds(arrival_ns)
+        counts += np.bincount((arrival_ns[counted] - window.start_ns) // NS_PER_S, minlength=len(counts))
+    return counts
+
+
 def _portions(paths: Sequence[Path]) -> Iterator[Any]:
     """Yield tables of many requests each: a flush a second makes batches too small to be worth a pass of numpy."""
     held: list[Any] = []

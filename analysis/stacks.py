@@ -9,14 +9,14 @@ that told anything: attempts - errors.
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.folder import GilStacks
 
 _THREAD = re.compile(r"^thread \((?P<id>[^)]*)\)(?:: (?P<name>.*))?$", re.IGNORECASE)
-_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::\d+)?\)$")
+_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 _POOL = re.compile(r"^(?P<stem>.*?)[_-]\d+(?:[_-]\d+)*$")
 _OWN_PACKAGES = ("harness", "tensorrt_llm", "vllm", "sglang")
 _LIBRARIES = frozenset({
@@ -66,20 +66,35 @@ def load_holders(path: Path, stacks: GilStacks | None) -> Holders | None:
         return count_holders(lines, stacks)
 
 
-def count_holders(lines: Iterable[str], stacks: GilStacks) -> Holders:
-    """Turn raw lines into shares. Lines that do not end in a count (a cut-off file's last) are left out."""
-    raw: Counter[str] = Counter()
-    functions: Counter[tuple[str, Function]] = Counter()
+@dataclass(frozen=True, slots=True)
+class RawStack:
+    """One line of py-spy's raw output: frames outermost first, and how often the thread was found with them."""
+
+    thread: str
+    thread_id: str
+    frames: list[str]
+    count: int
+
+
+def raw_stacks(lines: Iterable[str]) -> Iterator[RawStack]:
+    """Read raw lines; those that do not end in a count (a cut-off file's last) are left out."""
     for line in lines:
-        stack, _, count_text = line.rstrip("\n").rpartition(" ")
-        if not stack or not count_text.isdigit():
+        stack, _, count = line.rstrip("\n").rpartition(" ")
+        if not stack or not count.isdigit():
             continue
-        count = int(count_text)
         thread, *frames = stack.split(";")
         match = _THREAD.match(thread)
         name = (match["name"] if match else None) or UNNAMED
-        raw[name] += count
-        functions[group_of(name), _function(frames)] += count
+        yield RawStack(name, match["id"] if match else "", frames, int(count))
+
+
+def count_holders(lines: Iterable[str], stacks: GilStacks) -> Holders:
+    """Turn raw lines into shares."""
+    raw: Counter[str] = Counter()
+    functions: Counter[tuple[str, Function]] = Counter()
+    for stack in raw_stacks(lines):
+        raw[stack.thread] += stack.count
+        functions[group_of(stack.thread), _function(stack.frames)] += stack.count
     grouped: Counter[str] = Counter()
     for name, count in raw.items():
         grouped[group_of(name)] += count
@@ -111,6 +126,14 @@ def _function(frames: list[str]) -> Function:
     leaf = _without_line(frames[-1])
     own = next((_without_line(frame) for frame in reversed(frames) if _is_own(frame)), leaf)
     return Function(leaf, own)
+
+
+def split_frame(frame: str) -> tuple[str, str | None, int | None]:
+    """Take `function (file:line)` apart; file and line are None where the frame does not say them."""
+    match = _FRAME.match(frame)
+    if match is None:
+        return frame, None, None
+    return match["function"], match["file"], int(match["line"]) if match["line"] else None
 
 
 def _without_line(frame: str) -> str:

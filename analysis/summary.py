@@ -8,7 +8,7 @@ from typing import Any
 from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import Effect
 from analysis.gil import GilStudy
-from analysis.metrics import Spread
+from analysis.metrics import CellMetrics, Spread
 from analysis.slo import SloStudy
 from analysis.study import CellStudy, Study, study_sweep
 from analysis.verdict import VerdictTable, verdict_table
@@ -65,34 +65,39 @@ def _cell(cell: CellStudy) -> dict[str, Any]:
             f"load{number or ''}": {"offset_ms": fit.offset_ms, "error_ms": fit.error_ms}
             for number, fit in cell.tables.clocks.fits.items()
         },
-        "metrics": {
-            "ttft_ms": _spread(metrics.ttft_ms),
-            "itl_ms": _spread(metrics.itl_ms),
-            "itl_absent": metrics.itl_absent,
-            "icl_ms": _spread(metrics.icl_ms),
-            "tpot_ms": _spread(metrics.tpot_ms),
-            "e2e_ms": _spread(metrics.e2e_ms),
-            "output_speed_tok_s_user": _spread(metrics.output_speed_tok_s_user),
-            "req_s": metrics.req_s,
-            "output_tok_s": metrics.output_tok_s,
-            "host_step_ms": _spread(metrics.host_step_ms),
-            "device_step_ms": _spread(metrics.device_step_ms),
-            "gil_probe_ms": _spread(metrics.gil_probe_ms),
-            "rpc_messages": metrics.rpc_messages,
-            "rpc_requests": metrics.rpc_requests,
-            "rpc_messages_per_request": metrics.rpc_messages_per_request,
-            "in_flight_mean": metrics.in_flight_mean,
-            "gil_held_fraction": None if metrics.gil_held_fraction is None else dict(metrics.gil_held_fraction),
-            **_gil(metrics.gil),
-            "client_cpu_fraction": metrics.client_cpu_fraction,
-            "client_lag_ms": _spread(metrics.client_lag_ms),
-            "schedule_lag_ms": _spread(metrics.schedule_lag_ms),
-            "server_ttft_ms": _spread(metrics.server_ttft_ms),
-            "client_minus_server_ttft_ms": metrics.client_minus_server_ttft_ms,
-        },
+        "metrics": metrics_of(metrics),
         "cores": asdict(cell.cpu),
         "drift": {one.name: {"change": one.change, "p": one.p_value} for one in cell.steadiness.drifts},
         "limit": None if cell.limit is None else {"name": cell.limit.name, "why": cell.limit.sentence},
+    }
+
+
+def metrics_of(metrics: CellMetrics) -> dict[str, Any]:
+    """Give a cell's metrics by their names (contract), spreads as mappings; unknown ones None, or not finite."""
+    return {
+        "ttft_ms": _spread(metrics.ttft_ms),
+        "itl_ms": _spread(metrics.itl_ms),
+        "itl_absent": metrics.itl_absent,
+        "icl_ms": _spread(metrics.icl_ms),
+        "tpot_ms": _spread(metrics.tpot_ms),
+        "e2e_ms": _spread(metrics.e2e_ms),
+        "output_speed_tok_s_user": _spread(metrics.output_speed_tok_s_user),
+        "req_s": metrics.req_s,
+        "output_tok_s": metrics.output_tok_s,
+        "host_step_ms": _spread(metrics.host_step_ms),
+        "device_step_ms": _spread(metrics.device_step_ms),
+        "gil_probe_ms": _spread(metrics.gil_probe_ms),
+        "rpc_messages": metrics.rpc_messages,
+        "rpc_requests": metrics.rpc_requests,
+        "rpc_messages_per_request": metrics.rpc_messages_per_request,
+        "in_flight_mean": metrics.in_flight_mean,
+        "gil_held_fraction": None if metrics.gil_held_fraction is None else dict(metrics.gil_held_fraction),
+        **_gil(metrics.gil),
+        "client_cpu_fraction": metrics.client_cpu_fraction,
+        "client_lag_ms": _spread(metrics.client_lag_ms),
+        "schedule_lag_ms": _spread(metrics.schedule_lag_ms),
+        "server_ttft_ms": _spread(metrics.server_ttft_ms),
+        "client_minus_server_ttft_ms": metrics.client_minus_server_ttft_ms,
     }
 
 

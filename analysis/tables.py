@@ -126,7 +126,7 @@ def load_cell(folder: CellFolder) -> CellTables:
     """Load one cell's folder; every record file may be missing."""
     info = folder.read()
     window = Window.of(info.phases)
-    held = _holder(folder, info)
+    held = records_of(folder, info)
     clocks = load_clocks(held.clocks)
     requests, gaps = load_requests(held.all_requests(), window, _span(info), clocks)
     steps = _records([folder.steps], STEPS)
@@ -154,7 +154,7 @@ def load_cell(folder: CellFolder) -> CellTables:
     )
 
 
-def _holder(folder: CellFolder, info: CellInfo) -> CellFolder:
+def records_of(folder: CellFolder, info: CellInfo) -> CellFolder:
     """Give the folder of a cell's requests: its own, or that of its load's first stage."""
     if info.records is None:
         return folder

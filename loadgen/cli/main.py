@@ -10,7 +10,20 @@ from contracts.errors import ToolError
 from loadgen.cli.parser import Parser
 
 INTERRUPTED = 130
-COMMANDS = ("sweep", "run", "serve", "gil", "nsys", "report", "show", "compare", "doctor", "selftest", "worker")
+COMMANDS = (
+    "sweep",
+    "run",
+    "serve",
+    "gil",
+    "nsys",
+    "report",
+    "show",
+    "compare",
+    "export",
+    "doctor",
+    "selftest",
+    "worker",
+)
 
 
 def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:
