@@ -23,7 +23,7 @@ from contracts.errors import UsageError
 from contracts.records import GilRow
 
 SERVER, REQUESTS, COUNTERS = 1, 2, 3  # the trace's processes; real ids are in the names
-PHASES, STEPS, HOLDER, FIRST_THREAD = 1, 2, 3, 10  # tracks of the first
+PHASES, STEPS, HOLDER, FIRST_THREAD = 11, 12, 13, 20  # tracks of the first: a thread's number is no process's
 BIN_NS = 100 * NS_PER_MS
 MOST_BINS = 5_000
 LOOKS_A_RATE = 20

@@ -1,6 +1,7 @@
 """The Trace Event Format that Chrome and Perfetto read: complete slices, async slices, counters and names.
 
-Times are whole microseconds since an origin, so that slices that touch still do after a reader's arithmetic.
+Times are whole microseconds since an origin, so that slices that touch still do after a reader's arithmetic. Perfetto
+finds a thread by its number alone when it names it, so numbers of threads must not be those of processes.
 """
 
 from collections.abc import Mapping
@@ -35,17 +36,19 @@ class TraceEvents:
 
     def begin(self, pid: int, track: int, name: str, t_ns: int, args: Mapping[str, Any]) -> None:
         """Open an async slice inside those that are open on the track, which are told apart by its number."""
-        event = {"ph": "b", "pid": pid, "tid": 0, "cat": "request", "id": hex(track), "name": name}
+        event = {"ph": "b", "pid": pid, "tid": pid, "cat": "request", "id": hex(track), "name": name}
         self.events.append(event | {"ts": self._us(t_ns), "args": dict(args)})
 
     def end(self, pid: int, track: int, name: str, t_ns: int) -> None:
         """Close the async slice that was opened last on the track."""
-        event = {"ph": "e", "pid": pid, "tid": 0, "cat": "request", "id": hex(track), "name": name}
+        event = {"ph": "e", "pid": pid, "tid": pid, "cat": "request", "id": hex(track), "name": name}
         self.events.append(event | {"ts": self._us(t_ns)})
 
     def counter(self, pid: int, name: str, unit: str, t_ns: int, value: float) -> None:
         """Add a counter's value from this moment on; Perfetto calls its track `NAME UNIT`."""
-        self.events.append({"ph": "C", "pid": pid, "name": name, "ts": self._us(t_ns), "args": {unit: value}})
+        self.events.append(
+            {"ph": "C", "pid": pid, "tid": pid, "name": name, "ts": self._us(t_ns), "args": {unit: value}}
+        )
 
     def _us(self, t_ns: int) -> int:
         return (int(t_ns) - self.origin_ns + NS_PER_US // 2) // NS_PER_US

@@ -66,7 +66,11 @@ def document(cell: CellTables, limits: Limits | None = None) -> dict[str, Any]:
 
 
 def database(events: Sequence[dict[str, Any]]) -> sqlite3.Connection:
-    """Fill the trace processor's tables of slices and counters, as it documents them, from trace events."""
+    """Fill the trace processor's tables of slices and counters from trace events, in the way in which it does.
+
+    (google/perfetto at 0ba84ac33c245c00dee49c08b929dcea1808dcd7, importers/json/json_trace_parser_impl.cc: microseconds
+    become ns, an argument's key begins with `args.`, a counter's track is its name and its argument's.)
+    """
     base = sqlite3.connect(":memory:")
     base.executescript(
         """
@@ -146,6 +150,19 @@ def test_slices_of_a_track_do_not_overlap(folder: CellFolder) -> None:
     for spans in tracks.values():
         spans.sort()
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def test_every_event_has_its_place_and_threads_have_numbers_of_their_own(cell: CellTables) -> None:
+    events = document(cell)["traceEvents"]
+    pids = {event["pid"] for event in events}
+    threads = {event["tid"]: event["pid"] for event in events if event["ph"] == "X"}
+    assert not pids & set(threads)
+    assert {event["tid"] for event in events if event["name"] == "thread_name"} == set(threads)
+    assert {event["pid"] for event in events if event["name"] == "process_name"} == pids
+    assert all(threads[event["tid"]] == event["pid"] for event in events if event["ph"] == "X")
+    assert all(event["tid"] == event["pid"] for event in events if event["ph"] in "beC")
+    assert all(isinstance(event["ts"], int) and event["ts"] >= 0 for event in events if event["ph"] != "M")
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 
 def test_async_slices_open_and_close_inside_each_other(cell: CellTables) -> None:
