@@ -1,0 +1,24 @@
+"""The inbox of one HTTP answer: order, waiting, and turns for the others on its loop."""
+
+import asyncio
+
+from harness.reference.frontend.generation import TURN_EVERY, _Inbox
+from harness.reference.types import Response
+
+
+def test_an_answer_that_is_always_ready_lets_the_others_run() -> None:
+    async def scenario() -> int:
+        inbox = _Inbox()
+        ran = asyncio.Event()
+        asyncio.get_running_loop().call_soon(ran.set)
+        for n in range(4 * TURN_EVERY):
+            inbox.put(Response(1, [n], n))
+        taken = 0
+        while not ran.is_set():
+            response = await inbox.get()
+            assert isinstance(response, Response)
+            assert response.token_ids == [taken]
+            taken += 1
+        return taken
+
+    assert asyncio.run(scenario()) <= TURN_EVERY
