@@ -13,7 +13,7 @@ from contracts.doubts import REMEDIES, Doubt
 CLIENT_CPU_LIMIT = 0.90
 LAG_OF_LATENCY = 0.10
 LAG_OF_REQUEST = 0.02  # as much load as the self-test may lose
-MOST_BOUNDED = 0.10
+MOST_BOUNDED = 0.05
 TIMER_GRANULARITY_MS = 2.0
 CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
