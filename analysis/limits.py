@@ -3,6 +3,7 @@
 Rules in order, the first that holds wins; a fraction of 1 is one core. The thresholds leave room for the sampler's
 edges and for the millisecond a saturated thread spends being switched.
   client          a load process burned >= 0.90
+  front_end       the front end burned >= 0.85, and less than 0.7 of the requests in flight are in the engine's steps
   device          the device step fills >= 0.85 of the turn: the loop waits for the device
   executor_loop   the loop's thread burned, or held the GIL, >= 0.75: Python work on the loop itself
   gil             the GIL was held >= 0.80, >= 0.15 of it by others: they take it from the loop
@@ -27,6 +28,8 @@ GIL_BUSY = 0.80
 OTHERS_MATTER = 0.15
 FRONT_END_BUSY = 0.75
 SHARED_CORE_FULL = 0.92
+FRONT_END_FULL = 0.85
+LET_THROUGH = 0.7
 POSTPROC_BUSY = 0.85
 
 
@@ -112,6 +115,8 @@ def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR091
 
     if load is not None and load >= CLIENT_BUSY:
         return Limit("client", f"The load process used {load:.2f} of a core, so it measures itself; {turn}.")
+    if (starved := _starved(cell, metrics, cpu)) is not None:
+        return Limit("front_end", f"{starved}; {turn}.")
     if step and device and device.mean >= DEVICE_FILLS * step.mean:
         return Limit("device", f"The loop waits for the device: {turn}.")
     if cpu.executor is not None and cpu.executor >= LOOP_BUSY:
@@ -140,6 +145,22 @@ def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR091
             f"one: that core was full, and the loop had time left; {turn}.",
         )
     return Limit("unclear", _what_is_known(cpu, held, turn))
+
+
+def _starved(cell: CellTables, metrics: CellMetrics, cpu: CpuUse) -> str | None:
+    """Say so where a full front end lets too few of the requests in flight through to the engine."""
+    if cpu.front_end is None or not metrics.in_flight_mean:
+        return None
+    busy = cpu.front_end - ((cpu.executor or 0.0) if cpu.one_process else 0.0)
+    steps = cell.steps
+    active = steps.loc[steps["in_window"], "scheduled_requests"].mean()
+    if busy < FRONT_END_FULL or not active < LET_THROUGH * metrics.in_flight_mean:
+        return None
+    beside = " beside the executor loop" if cpu.one_process else ""
+    return (
+        f"The front end used {busy:.2f} of a core{beside}, and of {metrics.in_flight_mean:,.0f} requests in flight "
+        f"only {active:,.0f} were in the engine's steps"
+    )
 
 
 def _front_end_fills_its_core(cell: CellTables, cpu: CpuUse) -> bool:

@@ -66,6 +66,7 @@ class Recipe:
     arrival_lag_ms: float | None = None
     merged_chunks: int = 0
     ttft_growth: float = 0.0
+    in_steps: int | None = None
 
 
 def write_sweep(
@@ -223,7 +224,7 @@ def _steps(recipe: Recipe, start: int, end: int, requests: int, random: np.rando
             "rank": 0,
             "host_step_ms": took,
             "prev_device_step_ms": recipe.device_ms,
-            "scheduled_requests": recipe.users,
+            "scheduled_requests": recipe.users if recipe.in_steps is None else recipe.in_steps,
             "new_requests": int(carried[iteration]),
             "rpc_messages": int(sent[iteration]),
             "rpc_requests": int(carried[iteration]),

@@ -19,6 +19,8 @@ SHARED = {"executor_loop": 550, "rpc_server_thread": 300}
         (Recipe(executor_cpu=0.6, gil=SHARED), "gil"),
         (Recipe(executor_cpu=0.2, device_ms=9.5), "device"),
         (Recipe(executor_cpu=0.4, proxy_cpu=0.95, gil={"executor_loop": 300}), "front_end"),
+        (Recipe(executor_cpu=0.1, device_ms=9.5, proxy_cpu=0.95, in_steps=3), "front_end"),
+        (Recipe(executor_cpu=0.1, device_ms=9.5, proxy_cpu=0.95), "device"),
         (Recipe(load_cpu=0.97), "client"),
         (Recipe(executor_cpu=0.2, gil={"executor_loop": 100}), "unclear"),
     ],
