@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.compare import Comparison, Effect
-from analysis.plan import Setting
 
 REPRODUCED, DIRECTION, NOT_REPRODUCED, OPEN = "reproduced", "direction only", "not reproduced", "too few blocks"
 
@@ -74,11 +73,9 @@ def judge(published: float | None, low: float | None, high: float | None) -> str
     """Give the verdict on an interval that should lie above 1, and reach `published` where that was said."""
     if low is None or high is None:
         return OPEN
-    if published is not None and low > 1 and high >= published:
-        return REPRODUCED
-    if low > 1:
-        return REPRODUCED if published is None else DIRECTION
-    return NOT_REPRODUCED
+    if low <= 1:
+        return NOT_REPRODUCED
+    return REPRODUCED if published is None or high >= published else DIRECTION
 
 
 def claims_shown(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> list[ClaimRow]:
@@ -88,19 +85,14 @@ def claims_shown(comparison: Comparison, claims: Sequence[Claim] = CLAIMS) -> li
         for effect in comparison.effects:
             if effect.measure.name != claim.measure or effect.ratio is None or effect.concurrency < claim.above:
                 continue
-            if _turned(comparison.baseline, effect.setting) == {claim.knob: (claim.worse, claim.better)}:
+            if effect.setting.turned_from(comparison.baseline) == {claim.knob: (claim.worse, claim.better)}:
                 rows.append(_row(claim, effect))
     return rows
 
 
-def _turned(base: Setting, other: Setting) -> dict[str, tuple[str | None, str]]:
-    was = dict(base.pairs)
-    return {name: (was.get(name), value) for name, value in other.pairs if was.get(name) != value}
-
-
 def _row(claim: Claim, effect: Effect) -> ClaimRow:
     assert effect.ratio is not None
-    if effect.measure.name == "output_tok_s":
+    if effect.measure.better > 0:
         measured, low, high = effect.ratio, effect.low, effect.high
     else:
         measured = 1 / effect.ratio

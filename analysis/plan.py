@@ -22,6 +22,11 @@ class Setting:
         """`NAME=VALUE NAME=VALUE`, as one would type it after --set."""
         return " ".join(f"{name}={value}" for name, value in self.pairs) or AS_CONFIGURED
 
+    def turned_from(self, base: "Setting") -> dict[str, tuple[str | None, str]]:
+        """Give the knobs that another setting has otherwise: by name its value there (None without) and here."""
+        there = dict(base.pairs)
+        return {name: (there.get(name), value) for name, value in self.pairs if there.get(name) != value}
+
     @property
     def short(self) -> str:
         """Give the values alone: enough where the knobs' names stand beside it."""

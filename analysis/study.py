@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import Comparison, compare
 from analysis.doubts import cell_doubts, sweep_doubts
 from analysis.limits import CpuUse, Limit, cpu_use, find_limit
@@ -60,6 +61,11 @@ class Study:
         return next(iter(names)) if len(names) == 1 else None
 
     @cached_property
+    def claims(self) -> tuple[ClaimRow, ...]:
+        """The published claims that the sweep can speak of, held against what it measured."""
+        return tuple(claims_shown(self.comparison))
+
+    @cached_property
     def slo(self) -> SloStudy | None:
         """The cells held against the sweep's objective, or the one asked for; None without one."""
         text = self.objective or self.info.plan.get("slo")
@@ -76,9 +82,8 @@ class Study:
         """Name a setting in a table: its value where the one knob's name heads the column, else what differs."""
         if self.knob:
             return setting.short
-        base = dict(self.comparison.baseline.pairs)
-        other = " ".join(f"{name}={value}" for name, value in setting.pairs if base.get(name) != value)
-        return other or "baseline"
+        turned = setting.turned_from(self.comparison.baseline)
+        return " ".join(f"{name}={value}" for name, (_, value) in turned.items()) or "baseline"
 
     def brief(self, setting: Setting) -> str:
         """Name a setting where there is little room: as in a table, knobs without their prefix."""

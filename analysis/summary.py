@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from analysis.claims import ClaimRow, claims_shown
+from analysis.claims import ClaimRow
 from analysis.compare import Effect
 from analysis.gil import GilStudy
 from analysis.metrics import CellMetrics, Spread
@@ -36,7 +36,7 @@ def summary_of(study: Study) -> dict[str, Any]:
         "baseline": dict(study.comparison.baseline.pairs),
         "verdict": list(verdict_table(study).sentences),
         "cells": [_cell(cell) for cell in study.cells],
-        "claims": [_claim(row) for row in claims_shown(study.comparison)],
+        "claims": [_claim(row) for row in study.claims],
         "slo": _slo(study.slo),
         "comparisons": [_effect(effect) for effect in study.comparison.effects],
         "warnings": [_doubt(doubt) for doubt in study.doubts],

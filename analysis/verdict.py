@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from analysis.claims import ClaimRow, claims_shown
+from analysis.claims import ClaimRow
 from analysis.compare import BLOCKS_FOR_A_VERDICT, Effect
 from analysis.plan import Setting
 from analysis.stacks import is_executor_loop
@@ -43,7 +43,7 @@ def verdict_table(study: Study) -> VerdictTable:
         sentences=sentences(study),
         columns=("concurrency", "setting", "blocks", *(labels[name] for name in HEADLINE if name in labels)),
         rows=tuple(rows),
-        claims=tuple(claims_shown(comparison)) if study.one_at_a_time else (),
+        claims=study.claims if study.one_at_a_time else (),
         warnings=tuple(f"{code} ({count})" if count > 1 else code for code, count in counts.items()),
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 
-from analysis.claims import claims_shown
 from analysis.compare import MEASURES, Effect
 from analysis.plan import flatten
 from analysis.plots import forest
@@ -255,7 +254,7 @@ def _objective(study: Study) -> Objective | None:
 
 
 def _claims(study: Study) -> Iterable[ClaimLine]:
-    for row in claims_shown(study.comparison):
+    for row in study.claims:
         yield ClaimLine(
             text=row.claim.text,
             source=row.claim.source,

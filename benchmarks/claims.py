@@ -16,18 +16,16 @@ import math
 import pickle
 import queue
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from scipy import stats
+from common import run_sweep
 
-from analysis.claims import BATCH_MAX, OPEN, judge
+from analysis.claims import BATCH_MAX, judge
+from analysis.compare import ratio_interval
 from harness.reference.engine.intake import LocalIntake, Queued
 from harness.reference.engine.request import EngineRequest
 from harness.reference.ranks.group import Broadcast, RankGroup
@@ -179,15 +177,7 @@ def root_unpickle(repeats: int) -> Measured:
 
 def _sweep(*words: str, repeats: int) -> list[dict[str, Any]]:
     """Run a sweep and return its cells as `loadgen show --json` gives them."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "s")
-        base = [sys.executable, "-m", "loadgen.cli.main"]
-        run = [*base, "sweep", *words, "--repeats", str(repeats), "--out", out]
-        done = subprocess.run(run, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(run)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        shown = subprocess.run([*base, "show", out, "--json"], capture_output=True, text=True, check=True)
-    cells: list[dict[str, Any]] = json.loads(shown.stdout)["cells"]
+    cells: list[dict[str, Any]] = run_sweep(*words, "--repeats", str(repeats))["cells"]
     return cells
 
 
@@ -338,18 +328,12 @@ def _geometric(ratios: Sequence[float]) -> float:
 
 
 def row_of(claim: Claim, measured: Measured) -> Row:
-    """Hold the measured ratios against the published one."""
-    logs = [math.log(ratio) for ratio in measured.ratios]
-    middle = statistics.mean(logs)
-    if len(logs) >= 3:
-        half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-        low, high = math.exp(middle - half), math.exp(middle + half)
-    else:
-        low, high = min(measured.ratios), max(measured.ratios)
-    verdict = judge(claim.published, low, high) if len(logs) >= 3 else OPEN
-    return Row(
-        claim.id, claim.claim, claim.condition, claim.published, math.exp(middle), low, high, verdict, measured.why
-    )
+    """Hold the measured ratios against the published one; the span stands in for the interval where there is none."""
+    _, low, high = ratio_interval(measured.ratios)
+    verdict = judge(claim.published, low, high)
+    low, high = (min(measured.ratios), max(measured.ratios)) if low is None or high is None else (low, high)
+    middle = _geometric(measured.ratios)
+    return Row(claim.id, claim.claim, claim.condition, claim.published, middle, low, high, verdict, measured.why)
 
 
 def main() -> int:

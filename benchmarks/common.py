@@ -1,8 +1,14 @@
-"""What the benchmarks share: the fixed loop that tells how fast the machine is just now, and spreads."""
+"""What the benchmarks share: the fixed loop that tells how fast the machine is just now, spreads, whole sweeps."""
 
+import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 LOOP_ITERATIONS = 120_000
 REFERENCE_LOOP_MS = 7.1  # the loop's median on the machine whose figures docs/reference-stack.md compares with
@@ -25,3 +31,17 @@ def scale() -> float:
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Write `median (least-most)`."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def run_sweep(*words: str) -> dict[str, Any]:
+    """Run `loadgen sweep` with these words in a folder of its own; return what `loadgen show --json` says of it."""
+    base = [sys.executable, "-m", "loadgen.cli.main"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "s")
+        run = [*base, "sweep", *words, "--out", out]
+        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(run)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        shown = subprocess.run([*base, "show", out, "--json"], capture_output=True, text=True, check=True)
+    document: dict[str, Any] = json.loads(shown.stdout)
+    return document

@@ -10,14 +10,13 @@ step, on TTFT and on throughput, as ratios other over baseline with 95 % interva
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
+
+from common import run_sweep
 
 BATCH, IDS, SUBMIT = "TLLM_RPC_SUBMIT_BATCH_MAX", "REFSTACK_TOKEN_IDS", "REFSTACK_SUBMIT"
 MEASURES = ("host_step_ms.mean", "gil_wait_ms_per_step.mean", "ttft_ms.p50", "ttft_ms.p99", "output_tok_s")
@@ -75,21 +74,11 @@ REGIMES = (
 
 def _sweep(regime: Regime, settings: Sequence[str], repeats: int, duration: float) -> dict[str, Any]:
     """Run one sweep and return what `loadgen show --json` says of it."""
-    base = [sys.executable, "-m", "loadgen.cli.main"]
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "s")
-        words = [
-            *base, "sweep", "--one-at-a-time", "--concurrency", str(regime.users), "--isl", str(regime.isl),
-            "--osl", str(regime.osl), "--duration", str(duration), "--repeats", str(repeats), "--out", out,
-            *regime.words,
-        ]  # fmt: skip
-        words += [word for setting in settings for word in ("--set", setting)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        shown = subprocess.run([*base, "show", out, "--json"], capture_output=True, text=True, check=True)
-    document: dict[str, Any] = json.loads(shown.stdout)
-    return document
+    return run_sweep(
+        "--one-at-a-time", "--concurrency", str(regime.users), "--isl", str(regime.isl), "--osl", str(regime.osl),
+        "--duration", str(duration), "--repeats", str(repeats), *regime.words,
+        *(word for setting in settings for word in ("--set", setting)),
+    )  # fmt: skip
 
 
 def _findings(regime: Regime, document: dict[str, Any]) -> list[Finding]:
