@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.gil_slices import Slices
 from analysis.gil_steps import Flags, Floats, Ints, StepWaits, waits_per_step
 from analysis.stacks import group_of, is_executor_loop
 from analysis.window import NS_PER_S, Window
@@ -44,12 +45,15 @@ class Blame:
 class ThreadShare:
     """A thread's shares of the whole observation's wall time.
 
-    `asleep` is the part of `wait` before it was woken; `running` is on a core, or queued for one, without the GIL.
+    `error` is half the width of the 95 % interval of `wait`, for its sampling error alone (None: never found waiting,
+    or too few looks). `asleep` is the part of `wait` before it was woken; `running` is on a core, or queued for one,
+    without the GIL.
     """
 
     tid: int
     name: str
     wait: float
+    error: float | None
     asleep: float
     held: float
     running: float
@@ -63,6 +67,15 @@ class _Clock:
     t_ns: int
     cpu_ns: int
     queue_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleep:
+    """In how many looks a thread slept, and its exact shares of wall time asleep and in the queue for a core."""
+
+    looks: float
+    exact: float
+    queue: float
 
 
 class GilTally:
@@ -84,6 +97,7 @@ class GilTally:
         self._asleep_holding: defaultdict[int, float] = defaultdict(float)
         self._woken: defaultdict[int, float] = defaultdict(float)
         self._clocks: dict[int, tuple[_Clock, _Clock]] = {}
+        self._slices = Slices()
         self._first: GilRow | None = None
         self._last: GilRow | None = None
 
@@ -108,13 +122,19 @@ class GilTally:
         for tid, cpu_ns, queue_ns in zip(row.clocked, row.cpu_clock_ns, row.queue_clock_ns, strict=True):
             clock = _Clock(row.t_ns, cpu_ns, queue_ns)
             self._clocks[tid] = (self._clocks.get(tid, (clock,))[0], clock)
-        for tid in row.runnable:
-            self._woken[tid] += weight if tid in cold else 1
-        for tid in row.running:
-            self._running[tid] += weight if tid in cold else 1
-        for wanting in (row.waiting, row.runnable):
-            for tid in wanting:
-                amount = weight if tid in cold else 1
+
+        def amounts(tids: Iterable[int]) -> list[tuple[int, float]]:
+            return [(tid, weight if tid in cold else 1) for tid in tids]
+
+        waiting, woken, running = amounts(row.waiting), amounts(row.runnable), amounts(row.running)
+        awake = [] if row.holder is None or row.holder_sleeps else [(row.holder, 1.0)]
+        self._slices.add(waiting, woken, [*woken, *running, *awake])
+        for tid, amount in woken:
+            self._woken[tid] += amount
+        for tid, amount in running:
+            self._running[tid] += amount
+        for wanting in (waiting, woken):
+            for tid, amount in wanting:
                 self._wait[tid] += amount
                 holder = None if row.holder == tid else row.holder  # it changed hands in the middle of the look
                 self._blame[tid][holder, row.locked, row.function if holder else None] += amount
@@ -146,44 +166,48 @@ class GilTally:
 
     def threads(self) -> tuple[ThreadShare, ...]:
         """All threads that were seen, those that waited longest first."""
-        looks = max(self.looks, 1)
-        shares = [
-            ThreadShare(
-                tid=tid,
-                name=name,
-                wait=sum(self._wait_fraction(tid)),
-                asleep=self._wait_fraction(tid)[0],
-                held=self._held.get(tid, 0.0) / looks,
-                running=min(self._running.get(tid, 0.0) / looks, 1.0),
-                blame=self._blame_of(tid),
-            )
-            for tid, name in self._names.items()
-        ]
+        shares = [self._share(tid, name) for tid, name in self._names.items()]
         return tuple(sorted(shares, key=lambda share: (-share.wait, -share.held, share.tid)))
 
-    def _wait_fraction(self, tid: int) -> tuple[float, float]:
-        """Take that part of the exact time asleep which looks found on the GIL; then the woken, at most the queue.
-
-        A thread that was found by rare looks, or was not there all the time, is counted plainly. A clock that is not
-        read anew has not moved.
-        """
+    def _share(self, tid: int, name: str) -> ThreadShare:
+        """Take that part of the exact time asleep which looks found on the GIL; then the woken, at most the queue."""
         looks = max(self.looks, 1)
         wants, woken = self._wait.get(tid, 0.0), self._woken.get(tid, 0.0)
+        slept = self._slept(tid)
+        if slept is None:
+            asleep, up = min((wants - woken) / looks, 1.0), min(woken / looks, 1.0)
+        else:
+            asleep, up = slept.exact * min((wants - woken) / slept.looks, 1.0), min(woken / looks, slept.queue)
+        return ThreadShare(
+            tid=tid,
+            name=name,
+            wait=asleep + up,
+            error=self._slices.error(tid, None if slept is None else slept.exact),
+            asleep=asleep,
+            held=self._held.get(tid, 0.0) / looks,
+            running=min(self._running.get(tid, 0.0) / looks, 1.0),
+            blame=self._blame_of(tid),
+        )
+
+    def _slept(self, tid: int) -> _Sleep | None:
+        """Give a thread's sleep by the clocks; None for one that must be counted plainly.
+
+        That is a thread which was found by rare looks, or was not there all the time, or was never seen to sleep on the
+        GIL. A clock that is not read anew has not moved.
+        """
         first, last = self._clocks.get(tid, (None, None))
-        on_gil = wants - woken
-        counted = (min(on_gil / looks, 1.0), min(woken / looks, 1.0))
         if first is None or last is None or self._first is None or tid in self._rare | self._partial:
-            return counted
+            return None
         span = self._clocked_ns - first.t_ns
         if first.t_ns - self._first.t_ns > EDGE * span or span < self.span_s * NS_PER_S / 2:
-            return counted
+            return None
+        wants, woken = self._wait.get(tid, 0.0), self._woken.get(tid, 0.0)
         holding = self._held.get(tid, 0.0) - self._asleep_holding.get(tid, 0.0)
-        asleep = looks - self._running.get(tid, 0.0) - woken - holding
-        if on_gil <= 0 or asleep <= 0:
-            return counted
+        looks = self.looks - self._running.get(tid, 0.0) - woken - holding
+        if wants <= woken or looks <= 0:
+            return None
         queue = (last.queue_ns - first.queue_ns) / span
-        exact = max(1 - queue - (last.cpu_ns - first.cpu_ns) / span, 0.0)
-        return exact * min(on_gil / asleep, 1.0), min(woken / looks, queue)
+        return _Sleep(looks, max(1 - queue - (last.cpu_ns - first.cpu_ns) / span, 0.0), queue)
 
     def _blame_of(self, tid: int) -> tuple[Blame, ...]:
         parts = self._blame.get(tid)

@@ -40,6 +40,7 @@ def account(
                 tid=tid,
                 name=names.get(tid, UNKNOWN),
                 wait=waited / length,
+                error=0.0,
                 asleep=waited / length,
                 held=total(holds.get(tid, ())) / length,
                 running=0.0,

@@ -3,8 +3,9 @@
 Truth is uprobes on the entry and the return of take_gil and drop_gil (perf; needs root and a Python with symbols). A
 thread waits for the GIL from the entry of take_gil to its return, and holds it from there to the entry of drop_gil. A
 probe takes time of its own: what an uncontended call seems to take (the 5th percentile) is taken off every call.
-Printed: wait shares, the sampler's less the truth in percentage points, the holder most to blame by both; in brackets
-the truth with drop_gil's time added, in which a thread that was made to let go waits for another to take over.
+Printed: wait shares, the sampler's less the truth in percentage points, the 95 % interval that the sampler gives
+itself, the holder most to blame by both; in brackets the truth with drop_gil's time added, in which a thread that was
+made to let go waits for another to take over.
 `--slowdown` instead runs the target with and without the sampler in turns and compares its work.
 
     python benchmarks/gil_truth.py --python 3.12.1 --target mix2 --seconds 5 --rate 200
@@ -24,6 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.gil import GilTally, load_gil
@@ -31,6 +33,7 @@ from analysis.gil_exact import ExactGil, account, total
 from contracts.errors import UsageError
 from harness.observers.gil.exact import ExactTrace, library, probes, read_events, recording, spans_of
 
+WAITS = 0.01  # a thread that waits for less of the time has no error worth counting
 PYENV = Path("/root/.pyenv/versions")
 COMMON = """
 import asyncio, hashlib, mmap, os, queue, struct, sys, threading, time
@@ -118,15 +121,30 @@ def observe(pid: int, rate: float, seconds: float, folder: Path) -> tuple[GilTal
     return tally, None if events is None else spans_of(events, (rows[0].t_ns, rows[-1].t_ns))
 
 
-def compare(python: str, name: str, rate: float, seconds: float) -> float | None:
-    """Print one target's table; return the largest error in percentage points (None: no truth to be had)."""
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The sampler's wait share less the truth, and half the 95 % interval that it gave, in percentage points.
+
+    `told` None: it gave no interval.
+    """
+
+    points: float
+    told: float | None
+
+    @property
+    def inside(self) -> bool:
+        return self.told is not None and abs(self.points) <= self.told
+
+
+def compare(python: str, name: str, rate: float, seconds: float) -> list[Error]:
+    """Print one target's table; return the errors of the threads that wait (none: no truth to be had)."""
     with tempfile.TemporaryDirectory() as scratch, target(python, name) as (pid, _):
         tally, trace = observe(pid, rate, seconds, Path(scratch))
     missed = tally.missed / max(tally.missed + tally.looks, 1)
     print(f"{name} on {python}: {tally.looks} looks, {missed:.0%} missed")
     names = {one.tid: one.name for one in tally.threads()}
     truth = {} if trace is None else {one.tid: one for one in exact(trace, names).threads()}
-    errors = []
+    errors: list[Error] = []
     for thread in sorted(tally.threads(), key=lambda thread: thread.name):
         if trace is None:
             print(f"  {thread.name:12} {thread.wait:6.3f}")
@@ -134,7 +152,9 @@ def compare(python: str, name: str, rate: float, seconds: float) -> float | None
         known = truth.get(thread.tid)
         wait = known.wait if known else 0.0
         let_go = total(trace.drops.get(thread.tid, ())) / (trace.window[1] - trace.window[0])
-        errors.append(100 * (thread.wait - wait))
+        error = Error(100 * (thread.wait - wait), None if thread.error is None else 100 * thread.error)
+        if wait > WAITS or abs(error.points) >= 100 * WAITS:
+            errors.append(error)
         blame = ""
         if known and wait > 0.02 and thread.blame:
             top = max((part for part in known.blame if part.tid), key=lambda part: part.fraction, default=None)
@@ -144,11 +164,11 @@ def compare(python: str, name: str, rate: float, seconds: float) -> float | None
                     said[part.tid] += part.fraction
                 blame = f"  top holder {top.name} {top.fraction:.2f} / {said.get(top.tid, 0.0):.2f}"
                 blame += "" if max(said, key=lambda tid: said[tid]) == top.tid else "  OTHER"
-        if thread.name.startswith(("idle", "answer")) and abs(errors[-1]) < 0.2:
+        if thread.name.startswith(("idle", "answer")) and abs(error.points) < 0.2:
             continue
         print(f"  {thread.name:12} truth {wait:6.3f} ({wait + let_go:6.3f})  sampler {thread.wait:6.3f}  "
-              f"error {errors[-1]:+5.1f} points{blame}", flush=True)  # fmt: skip
-    return max(map(abs, errors)) if errors else None
+              f"error {error.points:+5.1f} points (told ±{error.told or 0:.1f}){blame}", flush=True)  # fmt: skip
+    return errors
 
 
 def exact(trace: ExactTrace, names: dict[int, str]) -> ExactGil:
@@ -189,7 +209,7 @@ def main() -> int:
     parser.add_argument("--slowdown", type=int, default=0, metavar="PAIRS")
     options = parser.parse_args()
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
-    worst = []
+    errors: list[Error] = []
     try:
         for version in options.python or [sys.executable]:
             beside = PYENV / version / "bin" / "python3"
@@ -198,14 +218,21 @@ def main() -> int:
                 if options.slowdown:
                     slowdown(python, name, options.rate, options.seconds, options.slowdown)
                 else:
-                    worst.append(compare(python, name, options.rate, options.seconds))
+                    errors.extend(compare(python, name, options.rate, options.seconds))
     finally:
         for burner in burners:
             burner.kill()
             burner.wait()
-    known = [error for error in worst if error is not None]
-    if known:
-        print(f"largest error {max(known):.1f} points")
+    if errors:
+        sizes = [abs(error.points) for error in errors]
+        within = {limit: sum(size <= limit for size in sizes) for limit in (2, 4)}
+        inside = sum(error.inside for error in errors)
+        print(
+            f"{len(errors)} threads wait: error within 2 points for {within[2]}, within 4 for {within[4]}, "
+            f"root mean square {statistics.fmean(size * size for size in sizes) ** 0.5:.1f}, largest {max(sizes):.1f}; "
+            f"inside the interval told for {inside}, whose median is ±"
+            f"{statistics.median(error.told or 0.0 for error in errors):.1f}"
+        )
     return 0
 
 

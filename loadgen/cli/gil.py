@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from analysis.gil import GilTally
+from analysis.gil import GilTally, ThreadShare
 from analysis.gil_exact import ExactGil, account
 from contracts.clock import NS_PER_S, now_ns
 from contracts.doubts import Doubt
@@ -167,6 +167,7 @@ def _document(
                 "tid": thread.tid,
                 "name": thread.name,
                 "gil_wait_fraction": thread.wait,
+                "gil_wait_error": thread.error,
                 "gil_held_fraction": thread.held,
                 "blame": [asdict(blame) for blame in thread.blame],
             }
@@ -200,9 +201,14 @@ def _table(pid: int, tally: GilTally | ExactGil, when: str) -> Table:
             for part in thread.blame[:TOP_BLAME]
         )
         table.add_row(
-            escape(thread.name), str(thread.tid), f"{thread.wait:.1%}", f"{thread.held:.1%}", f"{thread.running:.1%}",
+            escape(thread.name), str(thread.tid), _wait(thread), f"{thread.held:.1%}", f"{thread.running:.1%}",
             blame,
         )  # fmt: skip
     if len(busy) < len(threads):
         table.add_row(f"and {len(threads) - len(busy)} more", "", "", "", "", "", style="dim")
     return table
+
+
+def _wait(thread: ThreadShare) -> str:
+    """Write a wait share with its 95 % interval."""
+    return f"{thread.wait:.1%}" + (f" ±{100 * thread.error:.1f}" if thread.error else "")

@@ -30,7 +30,9 @@ def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) 
     threads = {thread["name"]: thread for thread in document["threads"]}
     assert {"a", "b", "MainThread"} <= threads.keys()
     for thread in threads.values():
-        assert list(thread) == ["tid", "name", "gil_wait_fraction", "gil_held_fraction", "blame"]
+        assert list(thread) == [
+            "tid", "name", "gil_wait_fraction", "gil_wait_error", "gil_held_fraction", "blame"
+        ]  # fmt: skip
     assert list(threads["a"]["blame"][0]) == ["tid", "name", "function", "fraction"]
     assert sum(part["fraction"] for part in threads["a"]["blame"]) == pytest.approx(1)
 
