@@ -226,6 +226,22 @@ class GilTally:
         return self._names.get(holder, UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopLooks:
+    """The looks at the executor loop: when, and in which of them it wanted the GIL, held it, or ran without it.
+
+    `scale` and `asleep` are what `waits_per_step` takes: they make the looks' share of waiting the thread's.
+    """
+
+    tid: int
+    t_ns: Ints
+    wants: Flags
+    holds: Flags
+    runs: Flags
+    scale: float
+    asleep: float
+
+
 @dataclass(frozen=True, slots=True)
 class GilStudy:
     """A cell's looks, worked through. The mappings are by thread group (`asyncio_*`), pools' members added up."""
@@ -237,6 +253,7 @@ class GilStudy:
     wait_fraction: dict[str, float]
     blame: dict[str, tuple[Blame, ...]]
     executor_steps: StepWaits | None
+    loop: LoopLooks | None = None
 
 
 def load_gil(path: Path) -> list[GilRow]:
@@ -275,21 +292,8 @@ def study_gil(
         wait_fraction=dict(sorted(waits.items(), key=lambda item: -item[1])),
         blame={group: _ranked(parts) for group, parts in blame.items()},
         executor_steps=steps,
+        loop=loop,
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoopLooks:
-    """The looks at the executor loop: when, and in which of them it wanted the GIL.
-
-    `scale` and `asleep` are what `waits_per_step` takes: they make the looks' share of waiting the thread's.
-    """
-
-    tid: int
-    t_ns: Ints
-    wants: Flags
-    scale: float
-    asleep: float
 
 
 def loop_looks(rows: Iterable[GilRow], window: Window | None) -> LoopLooks | None:
@@ -303,12 +307,17 @@ def _loop_looks(threads: Iterable[ThreadShare], kept: list[GilRow]) -> LoopLooks
     loop = max(loops, key=lambda thread: thread.wait + thread.held, default=None)
     if loop is None:
         return None
-    t_ns, wants = wanting(kept, loop.tid)
+    tid = loop.tid
+    t_ns, wants = wanting(kept, tid)
+    holds = np.fromiter((row.holder == tid for row in kept), dtype=np.bool_, count=len(kept))
+    runs = np.fromiter((tid in row.running for row in kept), dtype=np.bool_, count=len(kept))
     counted = float(wants.mean()) if len(wants) else 0.0
     return LoopLooks(
-        tid=loop.tid,
+        tid=tid,
         t_ns=t_ns,
         wants=wants,
+        holds=holds,
+        runs=runs & ~holds & ~wants,
         scale=loop.wait / counted if counted else 1.0,
         asleep=loop.asleep / loop.wait if loop.wait else 1.0,
     )

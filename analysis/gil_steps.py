@@ -73,6 +73,14 @@ def step_starts(ends: Ints, step_ms: Floats) -> Ints:
     return starts
 
 
+def inside_steps(t_ns: Ints, steps: CoveredSteps) -> Flags:
+    """Say of each look whether it fell into one of the steps."""
+    step_of = np.searchsorted(steps.ends, t_ns, side="right")
+    looked: Flags = step_of < len(steps.ends)
+    looked[looked] = t_ns[looked] >= steps.starts[step_of[looked]]
+    return looked
+
+
 def wait_of_each(t_ns: Ints, wants: Flags, steps: CoveredSteps, scale: float) -> Floats:
     """Give the wait in each of the steps (ms), interpolated between looks and scaled as in `waits_per_step`."""
     return scale * _interpolated(t_ns, wants, steps.starts, steps.ends)
@@ -99,10 +107,8 @@ def waits_per_step(
     covered = covered_steps(t_ns, end_ns, step_ms)
     if covered is None:
         return None
-    starts, ends, lengths = covered.starts, covered.ends, covered.step_ms
-    step_of = np.searchsorted(ends, t_ns, side="right")
-    looked = step_of < len(ends)
-    looked[looked] = t_ns[looked] >= starts[step_of[looked]]
+    lengths = covered.step_ms
+    looked = inside_steps(t_ns, covered)
     if not looked.any():
         return None
     share = scale * float(wants[looked].mean())
@@ -110,7 +116,7 @@ def waits_per_step(
     arrivals = None if new_requests is None else new_requests[covered.rows]
     p50, p99 = np.percentile(single, (50, 99))
     return StepWaits(
-        steps=len(ends),
+        steps=len(lengths),
         share=share,
         share_error=_batch_error(wants[looked].astype(np.float64)),
         mean_ms=share * float(lengths.mean()),

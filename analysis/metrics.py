@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.gil import GilStudy, study_gil
-from analysis.stacks import is_executor_loop
+from analysis.holds import LongHolds, study_holds, told_interval_ms
+from analysis.stacks import group_of, is_executor_loop
+from analysis.step_parts import StepParts, step_parts
 from analysis.tables import CellTables
 from analysis.window import NS_PER_MS, Window, counter_rate, in_flight_means
 
@@ -56,7 +58,9 @@ class CellMetrics:
     `gil_probe_ms` is the loop's GIL wait a step by its own account, where the server gives one.
     `arrival_lag_ms` is each request's longest time from an arrival in the kernel to its being seen; `bounded_fraction`
     of the chunks shared a read with a later one, so that their times are upper bounds. A request that the load cut as
-    it was told to is among `errors`, but no failure.
+    it was told to is among `errors`, but no failure. `long_holds` and `step_parts` are by the wait sampler's looks.
+    `gc_pause_ms` is of the collector's pauses that began inside the window, as far as the server logs them; None where
+    there were none or no record says.
     """
 
     window_s: float | None
@@ -89,6 +93,9 @@ class CellMetrics:
     arrival_lag_ms: Spread | None = None
     bounded_fraction: float | None = None
     gil_probe_ms: Spread | None = None
+    long_holds: LongHolds | None = None
+    step_parts: StepParts | None = None
+    gc_pause_ms: Spread | None = None
 
     @property
     def rpc_messages_per_request(self) -> float | None:
@@ -124,6 +131,13 @@ def measure(cell: CellTables) -> CellMetrics:
     steps = steps[steps["in_window"]]
     kinds = requests.loc[~requests["success"], "error_kind"].value_counts()
     joined = _with_server(measured, cell.server)
+    ends_ns = steps["t_ns"].to_numpy(dtype=np.int64)
+    host_ms = steps["host_step_ms"].to_numpy(dtype=np.float64)
+    device_ms, own_wait_ms = (
+        steps[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in ("prev_device_step_ms", "gil_wait_ms")
+    )
+    arrivals = steps["new_requests"].to_numpy(dtype=np.float64, na_value=np.nan)
+    gil = study_gil(cell.gil, window, ends_ns, host_ms, arrivals)
     return CellMetrics(
         window_s=window.length_s if window else None,
         requests=len(requests),
@@ -156,13 +170,10 @@ def measure(cell: CellTables) -> CellMetrics:
         arrival_lag_ms=Spread.of(measured["client_lag_ns"].to_numpy(dtype=np.float64, na_value=np.nan) / NS_PER_MS),
         bounded_fraction=_bounded(measured),
         gil_probe_ms=Spread.of(steps["gil_wait_ms"].astype("float64")),
-        gil=study_gil(
-            cell.gil,
-            window,
-            steps["t_ns"].to_numpy(dtype=np.int64),
-            steps["host_step_ms"].to_numpy(dtype=np.float64),
-            steps["new_requests"].to_numpy(dtype=np.float64, na_value=np.nan),
-        ),
+        gil=gil,
+        long_holds=study_holds(cell.gil, window, group_of, told_interval_ms(cell.info.server)),
+        step_parts=step_parts(gil.loop if gil else None, ends_ns, host_ms, device_ms, own_wait_ms),
+        gc_pause_ms=Spread.of(cell.pauses.loc[cell.pauses["in_window"], "pause_ms"]),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from analysis.claims import ClaimRow
 from analysis.compare import Effect
 from analysis.gil import GilStudy
+from analysis.holds import holds_document
 from analysis.metrics import CellMetrics, Spread
 from analysis.slo import SloStudy
 from analysis.study import CellStudy, Study, study_sweep
@@ -93,6 +94,9 @@ def metrics_of(metrics: CellMetrics) -> dict[str, Any]:
         "in_flight_mean": metrics.in_flight_mean,
         "gil_held_fraction": None if metrics.gil_held_fraction is None else dict(metrics.gil_held_fraction),
         **_gil(metrics.gil),
+        "long_holds": holds_document(metrics.long_holds),
+        "step_parts_ms": None if metrics.step_parts is None else asdict(metrics.step_parts),
+        "gc_pause_ms": _spread(metrics.gc_pause_ms),
         "client_cpu_fraction": metrics.client_cpu_fraction,
         "client_lag_ms": _spread(metrics.client_lag_ms),
         "schedule_lag_ms": _spread(metrics.schedule_lag_ms),

@@ -21,7 +21,7 @@ from analysis.window import NS_PER_MS, Window
 from contracts.arrow import read_table
 from contracts.errors import FormatError
 from contracts.folder import CellFolder, CellInfo, SweepFolder
-from contracts.records import CLIENT, HOST, SERVER, STEPS, GilRow, RecordType
+from contracts.records import CLIENT, GC, HOST, SERVER, STEPS, GilRow, RecordType
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class CellTables:
     client    the load processes about themselves, with `in_window`
     server    the server's own times a request, with `server_ttft_ms`
     gaps      inter-chunk gaps of the successful requests that started in the window
+    pauses    the garbage collector's pauses that the server logged, with `pause_ms` and `in_window`; `logs_pauses` says
+              whether a record of them is there at all
     holders   who held the GIL, None without samples
     gil       the wait sampler's looks, empty without
     clocks    the clocks of other load machines; times in requests and client are on this machine's already
@@ -51,6 +53,8 @@ class CellTables:
     holders: Holders | None
     gil: Sequence[GilRow] = ()
     clocks: Clocks = field(default_factory=Clocks)
+    pauses: pd.DataFrame = field(default_factory=lambda: _pauses(None, None))
+    logs_pauses: bool = False
 
     @property
     def done(self) -> bool:
@@ -151,7 +155,16 @@ def load_cell(folder: CellFolder) -> CellTables:
         holders=load_holders(folder.stacks, info.stacks),
         gil=load_gil(folder.gil),
         clocks=clocks,
+        pauses=_pauses(folder.gc, window),
+        logs_pauses=folder.gc.exists(),
     )
+
+
+def _pauses(path: Path | None, window: Window | None) -> pd.DataFrame:
+    pauses = _records([path] if path else [], GC)
+    pauses["pause_ms"] = (pauses["pause_ns"] / NS_PER_MS).astype("float64")
+    pauses["in_window"] = window.holds(pauses["t_ns"]) if window else False
+    return pauses
 
 
 def records_of(folder: CellFolder, info: CellInfo) -> CellFolder:

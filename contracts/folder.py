@@ -156,6 +156,10 @@ class CellFolder:
         return self.path / "gil.arrow"
 
     @property
+    def gc(self) -> Path:
+        return self.path / "gc.arrow"
+
+    @property
     def host(self) -> Path:
         return self.path / "host.arrow"
 

@@ -240,7 +240,8 @@ class GilRow:
 
     `switches` is the GIL's own count of hand-overs between threads. `missed` counts the looks that came due and were
     not taken, `cpu_ns` the sampler's own CPU time, both since it began. `appeared` and `names` say which threads were
-    seen for the first time, or have a new name; `gone` which ended.
+    seen for the first time, or have a new name; `gone` which ended. `interval_us` is the interpreter's switch interval,
+    from its own memory: how long a waiter waits before it asks the holder to let go.
     """
 
     t_ns: int
@@ -262,6 +263,7 @@ class GilRow:
     appeared: Sequence[int]
     names: Sequence[str]
     gone: Sequence[int]
+    interval_us: int | None = None
 
 
 GIL = RecordType(
@@ -272,6 +274,22 @@ GIL = RecordType(
         pa.int64(), pa.bool_(), pa.int32(), pa.bool_(), pa.string(), pa.list_(pa.int32()), pa.list_(pa.int32()),
         pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int16(), pa.list_(pa.int32()), pa.list_(pa.int64()),
         pa.list_(pa.int64()), pa.int64(), pa.int64(), pa.int64(),
-        pa.list_(pa.int32()), pa.list_(pa.string()), pa.list_(pa.int32()),
+        pa.list_(pa.int32()), pa.list_(pa.string()), pa.list_(pa.int32()), pa.int64(),
     ],
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GcRow:
+    """One pause of the server's garbage collector, from its log: it began at `t_ns` and held the GIL for `pause_ns`.
+
+    The reference stack logs rank 0's pauses of a millisecond and more.
+    """
+
+    t_ns: int
+    pause_ns: int
+    generation: int
+    collected: int
+
+
+GC = RecordType("gc", 1, GcRow, [pa.int64(), pa.int64(), pa.int16(), pa.int64()])

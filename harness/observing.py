@@ -27,7 +27,7 @@ class CellObservers:
         self._guard = guard
         self._folder = folder
         self._placement = placement
-        self._tail = IterationTail(folder.server_log, folder.steps) if writes_steps else None
+        self._tail = IterationTail(folder.server_log, folder.steps, folder.gc) if writes_steps else None
         self._host = HostSampler(folder.host) if observe else None
         self._stacks: GilStackRecorder | None = None
         self._waits: GilWaitRecorder | None = None

@@ -10,11 +10,12 @@ import pandas as pd
 from analysis.metrics import CellMetrics, Spread, measure
 from analysis.slo import Term, hold
 from analysis.stacks import is_executor_loop
+from analysis.step_parts import StepParts
 from analysis.summary import metrics_of
 from analysis.tables import CellTables
 
 TABLES = ("requests", "cells", "steps")
-_BY_DATA = ("gil_held_fraction", "gil_wait_fraction", "gil_blame", "itl_absent")  # keyed by threads: no columns
+_BY_DATA = ("gil_held_fraction", "gil_wait_fraction", "gil_blame", "itl_absent", "long_holds")  # by threads: no columns
 _SPREADS = frozenset(field.name for field in fields(CellMetrics) if field.type == Spread | None)
 _TEXTS = frozenset({
     "cell", "state", "started_at", "ended_at", "error", "server_id", "finish_reason", "output_tokens_source",
@@ -105,12 +106,15 @@ def _cell_row(cell: CellTables, terms: Sequence[Term]) -> dict[str, Any]:
 
 
 def _gil(metrics: CellMetrics) -> dict[str, Any]:
-    waits = metrics.gil.wait_fraction if metrics.gil else {}
+    waits, holds = metrics.gil.wait_fraction if metrics.gil else {}, metrics.long_holds
     loop = [share for name, share in waits.items() if is_executor_loop(name)]
     return {
         "gil_held_fraction.all": metrics.gil_held_total,
         "gil_held_fraction.executor_loop": metrics.gil_held_executor,
         "gil_wait_fraction.executor_loop": sum(loop) if loop else None,
+        "long_holds.count": None if holds is None else float(holds.count),
+        "long_holds.longest_ms": None if holds is None else holds.longest_ms,
+        "long_holds.fraction": None if holds is None else holds.share,
     }
 
 
@@ -120,6 +124,8 @@ def _whole(name: str, value: Any) -> Any:
         return value
     if name in _SPREADS:
         return dict.fromkeys(field.name for field in fields(Spread))
+    if name == "step_parts_ms":
+        return dict.fromkeys(field.name for field in fields(StepParts))
     return {} if name == "gil_wait_ms_per_step" else None
 
 

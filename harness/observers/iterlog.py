@@ -1,4 +1,4 @@
-"""The executor loop's turns, from the server's iteration log: a parser of both known formats, and a tail of a log file.
+"""The executor loop's turns and the collector's pauses, from the server's log: parsers, and a tail of a log file.
 
 Known are TensorRT-LLM's format of 2026 (`key = value`, `num_scheduled_requests` third) and the older one, where that
 key stands after the timestamp with a colon. Keys may be added; the order does not matter.
@@ -11,14 +11,18 @@ from datetime import datetime
 from pathlib import Path
 
 from contracts.arrow import RecordWriter
-from contracts.clock import NS_PER_S, ClockPair, clock_pair
+from contracts.clock import NS_PER_MS, NS_PER_S, ClockPair, clock_pair
 from contracts.doubts import Doubt
-from contracts.records import STEPS, StepRow
+from contracts.records import GC, STEPS, GcRow, StepRow
 from harness.observers.ticker import Ticker
 
 EVERY_S = 0.5
 _PAIR = re.compile(r"(\w+)\s*[=:]\s*(\{[^}]*\}|[^,{}]+)")
 _WHOLE_SECONDS = re.compile(r"timestamp = [^.,]+(?:,|$)")
+_PAUSE = re.compile(
+    r"gc: generation = (?P<generation>\d+), pause = (?P<ms>\d+\.\d+)ms, collected = (?P<collected>\d+), "
+    r"monotonic = (?P<began_s>\d+\.\d{6})"
+)
 _STAMPS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S")
 
 
@@ -51,6 +55,20 @@ def parse_line(line: str, clock: ClockPair) -> StepRow | None:
         )
     except (KeyError, ValueError, SyntaxError):
         return None
+
+
+def parse_pause(line: str) -> GcRow | None:
+    """Read a log line about a pause of the garbage collector; None when it is another line, or is cut short."""
+    found = _PAUSE.search(line)
+    if found is None:
+        return None
+    seconds, micros = found["began_s"].split(".")
+    return GcRow(
+        t_ns=int(seconds) * NS_PER_S + int(micros) * 1000,
+        pause_ns=round(float(found["ms"]) * NS_PER_MS),
+        generation=int(found["generation"]),
+        collected=int(found["collected"]),
+    )
 
 
 def _realtime_ns(text: str) -> int:
@@ -106,11 +124,12 @@ class StepPlacer:
 
 
 class IterationTail:
-    """A thread that follows a server's log and writes steps.arrow as lines come."""
+    """A thread that follows a server's log and writes steps.arrow and gc.arrow as lines come."""
 
-    def __init__(self, log: Path, path: Path, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, log: Path, steps: Path, pauses: Path, *, every_s: float = EVERY_S) -> None:
         self._log = log
-        self._writer = RecordWriter(path, STEPS)
+        self._writer = RecordWriter(steps, STEPS)
+        self._pauses = RecordWriter(pauses, GC)
         self._clock = clock_pair()
         self._placer = StepPlacer()
         self._position = 0
@@ -125,8 +144,11 @@ class IterationTail:
         return self._ticker.stop(self._finish)
 
     def _finish(self) -> None:
-        self.catch_up()
-        self._writer.close()
+        try:
+            self.catch_up()
+            self._writer.close()
+        finally:
+            self._pauses.close()
 
     def catch_up(self) -> None:
         """Read what the log has gained since the last time."""
@@ -145,4 +167,7 @@ class IterationTail:
             if row is not None:
                 self._writer.append(self._placer.place(row) if _WHOLE_SECONDS.search(text) else row)
                 self.rows += 1
+            elif (pause := parse_pause(text)) is not None:
+                self._pauses.append(pause)
         self._writer.tick()
+        self._pauses.tick()

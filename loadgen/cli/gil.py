@@ -15,6 +15,7 @@ from rich.table import Table
 
 from analysis.gil import GilTally, ThreadShare
 from analysis.gil_exact import ExactGil, account
+from analysis.holds import HoldTally, LongHolds, holds_document
 from contracts.clock import NS_PER_S, now_ns
 from contracts.doubts import Doubt
 from contracts.errors import UsageError
@@ -30,6 +31,7 @@ LIVE_SPAN_NS = 10 * NS_PER_S
 MUCH_MISSED = 0.2
 FEW_LOOKS = 100
 TOP_BLAME = 3
+TOP_HOLDS = 5
 TOP_THREADS = 25
 INTERRUPTED = 130
 
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         return _exact(options, pid)
     live = sys.stdout.isatty() and not options.json
     duration_s = options.duration or (None if live else DURATION_S)
-    tally = GilTally()
+    tally, holds = GilTally(), HoldTally()
     stopped = False
     with GilSampler(pid, rate_hz=options.rate) as sampler:
         sampler.settle_names()
@@ -82,16 +84,20 @@ def run(options: argparse.Namespace) -> int:
             rows = sampler.rows(duration_s)
             for row in _shown(rows, pid, tally) if live else rows:
                 tally.add(row)
+                holds.add(row)
         except KeyboardInterrupt:
             stopped = options.duration is not None or not live
         seconds = (now_ns() - began_ns) / NS_PER_S
         doubts = _doubts(tally, sampler)
+    found = holds.ranked({thread.tid: thread.name for thread in tally.threads()})
     if options.json:
-        json.dump(_document(pid, seconds, tally, tally.looks, sampler.missed, doubts), sys.stdout, indent=1)
+        json.dump(_document(pid, seconds, tally, tally.looks, sampler.missed, doubts, found), sys.stdout, indent=1)
         print()
     else:
         console = Console(file=sys.stdout)
         console.print(_table(pid, tally, f"{seconds:.1f} s"))
+        for line in _hold_lines(found):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for doubt in doubts:
             console.print(f"warning {doubt.code}: {doubt.detail}. {doubt.remedy}", markup=False, soft_wrap=True)
     return INTERRUPTED if stopped else 0
@@ -151,8 +157,27 @@ def _doubts(tally: GilTally, sampler: GilSampler) -> list[Doubt]:
     return doubts
 
 
+def _hold_lines(holds: LongHolds | None) -> list[str]:
+    """Say how often one thread kept the GIL for longer than the switch interval, and where for longest."""
+    if holds is None or not holds.count:
+        return []
+    head = f"held for longer than the switch interval ({holds.interval_ms:g} ms): {holds.count} times seen, "
+    head += f"at least {holds.share:.1%} of the time, with another thread waiting in {holds.waited or 0.0:.0%} of it"
+    return [head] + [
+        f"  {one.count:4} {one.name}{'' if one.function is None else f': {one.function}'}, longest "
+        f"{one.longest_ms:.1f} ms"
+        for one in holds.groups[:TOP_HOLDS]
+    ]
+
+
 def _document(
-    pid: int, seconds: float, tally: GilTally | ExactGil, looks: int | None, missed: int, doubts: list[Doubt]
+    pid: int,
+    seconds: float,
+    tally: GilTally | ExactGil,
+    looks: int | None,
+    missed: int,
+    doubts: list[Doubt],
+    holds: LongHolds | None = None,
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -173,6 +198,7 @@ def _document(
             }
             for thread in tally.threads()
         ],
+        "long_holds": holds_document(holds),
         "warnings": [{"code": doubt.code, "detail": doubt.detail, "remedy": doubt.remedy} for doubt in doubts],
     }
 

@@ -5,14 +5,14 @@ import pytest
 
 from contracts.arrow import RecordWriter, read_batches, read_table, write_rows
 from contracts.errors import FormatError
-from contracts.records import CLIENT, HOST, REQUESTS, SERVER, STEPS, ClientRow, RecordType, RequestRow
+from contracts.records import CLIENT, GC, HOST, REQUESTS, SERVER, STEPS, ClientRow, RecordType, RequestRow
 
 
 def client_rows(count: int) -> list[ClientRow]:
     return [ClientRow(0, n, n * 2, n * 3, 4, 5, 6) for n in range(count)]
 
 
-@pytest.mark.parametrize("record", [REQUESTS, CLIENT, STEPS, HOST, SERVER], ids=lambda record: record.name)
+@pytest.mark.parametrize("record", [REQUESTS, CLIENT, STEPS, HOST, SERVER, GC], ids=lambda record: record.name)
 def test_each_records_types_match_its_fields(record: RecordType[object]) -> None:
     assert record.schema().names == list(record.columns)
 

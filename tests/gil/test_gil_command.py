@@ -23,7 +23,7 @@ def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) 
     document = json.loads(capsys.readouterr().out)
     assert list(document) == [
         "format", "pid", "duration_s", "samples", "missed", "switches_per_s", "gil_held_fraction", "threads",
-        "warnings",
+        "long_holds", "warnings",
     ]  # fmt: skip
     assert document["format"] == 1
     assert document["pid"] == process.pid
@@ -43,6 +43,33 @@ def test_without_a_terminal_a_table_is_printed(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert f"GIL of process {process.pid}" in out
     assert "spinner" in out
+
+
+KEEPER = """
+import ctypes
+usleep = ctypes.PyDLL(None).usleep
+def keep():
+    while True:
+        usleep(60_000)
+        time.sleep(0.02)
+start('keeper', keep); start('spinner', spin); UP; time.sleep(60)
+"""
+
+
+def test_a_call_that_keeps_the_gil_is_found_among_the_long_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(KEEPER) as process:
+        assert main(["gil", str(process.pid), "--duration", "1.5", "--json"]) == 0
+        holds = json.loads(capsys.readouterr().out)["long_holds"]
+        assert main(["gil", str(process.pid), "--duration", "1"]) == 0
+        table = capsys.readouterr().out
+    assert (holds["switch_interval_ms"], holds["switch_interval_from"]) == (5.0, "the process")
+    (kept,) = [one for one in holds["by_function"] if one["name"] == "keeper"]
+    assert kept["function"].startswith("keep (")
+    assert kept["longest_ms"] > 20
+    assert kept["longest_at_most_ms"] > 60
+    assert kept["waited_fraction"] > 0.5
+    assert "held for longer than the switch interval (5 ms)" in table
+    assert "keeper: keep (" in table
 
 
 @pytest.mark.parametrize("pid", ["abc", "-3", "0", "4194999"])

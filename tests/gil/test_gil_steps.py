@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.gil import NOBODY, GilTally, load_gil, study_gil
+from analysis.gil import NOBODY, GilTally, load_gil, loop_looks, study_gil
 from analysis.gil_steps import waits_per_step
+from analysis.holds import HoldTally, study_holds
+from analysis.step_parts import mean_parts, step_parts
 from analysis.window import Window
 from contracts.arrow import write_rows
 from contracts.records import GIL, GilRow
@@ -140,3 +142,88 @@ def test_looks_outside_the_window_count_for_names_alone(tmp_path: Path) -> None:
 def test_no_looks_give_no_study(tmp_path: Path) -> None:
     assert load_gil(tmp_path / "gil.arrow") == []
     assert study_gil([], None, *steps()) is None
+
+
+def held(t_ms: float, tid: int | None, switches: int, function: str = "f", **more: object) -> GilRow:
+    return row(t_ms, locked=tid is not None, holder=tid, function=function, switches=switches, **more)
+
+
+def held_long() -> list[GilRow]:
+    """The loop from 10 to 30 ms, the helper waiting; a hand-over; the loop once more, from 35 to 41 ms; then nobody."""
+    return [
+        held(0, HELPER, 1, appeared=[LOOP, HELPER], names=["executor_loop", "asyncio_0"]),
+        held(10, LOOP, 2, "encode", waiting=[HELPER]),
+        held(20, LOOP, 2, "encode", waiting=[HELPER]),
+        held(30, LOOP, 2, "send", runnable=[HELPER]),
+        held(35, LOOP, 4, "send"),
+        held(41, LOOP, 4, "send"),
+        held(50, None, 4),
+        held(60, LOOP, 4, "send"),
+    ]
+
+
+def test_a_long_hold_is_as_long_as_its_looks_prove_and_no_longer_than_those_around_allow() -> None:
+    found = study_holds(held_long(), None, str, None)
+    assert found is not None
+    assert (found.count, found.longest_ms, found.interval_ms) == (2, 20.0, 5.0)
+    encode, send = found.groups
+    assert (encode.name, encode.function, encode.count) == ("executor_loop", "encode", 1)
+    assert (encode.longest_ms, encode.longest_most_ms, encode.waited) == (20.0, 35.0, 1.0)
+    assert (send.function, send.longest_ms, send.longest_most_ms, send.waited) == ("send", 6.0, 20.0, 0.0)
+    assert found.share == pytest.approx(26 / 60)
+    assert found.waited == pytest.approx(3 / 5)
+
+
+def test_the_switch_interval_is_the_processes_where_a_look_tells_it_else_the_servers() -> None:
+    told = study_holds(held_long(), None, str, 15.0)
+    assert told is not None
+    assert (told.count, told.interval_ms, told.interval_from) == (1, 15.0, "the server")
+    read = study_holds([replace(one, interval_us=25_000) for one in held_long()], None, str, 5.0)
+    assert read is not None
+    assert (read.count, read.longest_ms, read.interval_from) == (0, 0.0, "the process")
+
+
+def test_looks_too_far_apart_and_hand_overs_in_between_make_no_hold() -> None:
+    assert not study_holds([held(0, LOOP, 1), held(101, LOOP, 1)], None, str, None).groups  # type: ignore[union-attr]
+    assert not study_holds([held(0, LOOP, 1), held(50, LOOP, 3)], None, str, None).groups  # type: ignore[union-attr]
+    assert study_holds([held(0, LOOP, 1)], None, str, None) is None
+
+
+def test_a_tally_that_goes_on_tells_what_it_has_seen() -> None:
+    tally = HoldTally()
+    for one in held_long()[:3]:
+        tally.add(one)
+    assert [hold.least_ms for hold in tally.holds()] == [10.0]
+    tally.add(held_long()[3])
+    assert [hold.least_ms for hold in tally.holds()] == [20.0]
+
+
+def test_a_step_is_divided_into_host_wait_device_and_rest() -> None:
+    """Steps of 10 ms, a look a ms: 3 wait, 2 hold, 1 runs without, 4 blocked elsewhere, of which the device takes 3."""
+    states = ["waiting"] * 3 + ["holds"] * 2 + ["running"] + ["blocked"] * 4
+    rows = []
+    for place in range(200):
+        state = states[place % 10]
+        fields: dict[str, object] = {"locked": True, "holder": LOOP if state == "holds" else HELPER}
+        if state in ("waiting", "running"):
+            fields[state] = [LOOP]
+        rows.append(row(place + 0.5, **fields))
+    rows[0] = replace(rows[0], appeared=[LOOP, HELPER], names=["executor_loop", "helper"])
+    ends = np.arange(10, 200, 10, dtype=np.int64) * MS
+    lengths, device = np.full(len(ends), 10.0), np.full(len(ends), 3.0)
+    unknown = np.full(len(ends), np.nan)
+    loop = loop_looks(rows, None)
+    parts = step_parts(loop, ends, lengths, device, unknown)
+    assert parts is not None
+    assert (parts.host_ms, parts.gil_wait_ms, parts.device_ms, parts.other_ms) == pytest.approx((3, 3, 3, 1))
+    assert (parts.native_ms, parts.step_ms) == pytest.approx((1, 10))
+    blind = step_parts(loop, ends, lengths, unknown, unknown)
+    assert blind is not None
+    assert (blind.device_ms, blind.other_ms) == (None, pytest.approx(4))
+    own = step_parts(None, ends, lengths, device, np.full(len(ends), 2.5))
+    assert own is not None
+    assert (own.host_ms, own.gil_wait_ms, own.other_ms) == (None, 2.5, 7.5)
+    assert step_parts(None, ends, lengths, device, unknown) is None
+    both = mean_parts([parts, blind])
+    assert both is not None
+    assert (both.device_ms, both.other_ms, both.steps) == (None, pytest.approx(4), 2 * parts.steps)

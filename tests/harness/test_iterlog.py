@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from contracts.arrow import read_table
 from contracts.clock import NS_PER_S, ClockPair
-from contracts.records import STEPS
-from harness.observers.iterlog import IterationTail, StepPlacer, parse_line
+from contracts.records import GC, STEPS
+from harness.observers.iterlog import IterationTail, StepPlacer, parse_line, parse_pause
+from harness.reference.engine.collector import _PauseLog
 
 CLOCK = ClockPair(monotonic_ns=0, realtime_ns=0)
 NEW = (
@@ -67,7 +68,7 @@ def test_other_lines_are_no_rows(line: str) -> None:
 
 def test_a_growing_log_is_followed_line_by_line(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    tail = IterationTail(log, tmp_path / "steps.arrow", every_s=60)
+    tail = IterationTail(log, tmp_path / "steps.arrow", tmp_path / "gc.arrow", every_s=60)
     tail.catch_up()
     with open(log, "w") as file:
         file.write("starting\n" + NEW + "\n" + NEW[:50])
@@ -106,8 +107,28 @@ def test_a_tail_places_the_originals_lines_and_leaves_times_with_microseconds_al
     log = tmp_path / "server.log"
     exact = NEW.replace("00:00:01,", "00:00:09.250001,")
     log.write_text(f"{NEW}\n{NEW}\n{NEW}\n{exact}\n")
-    tail = IterationTail(log, tmp_path / "steps.arrow")
+    tail = IterationTail(log, tmp_path / "steps.arrow", tmp_path / "gc.arrow")
     tail.stop()
     times = read_table(tmp_path / "steps.arrow", STEPS).column("t_ns").to_pylist()
     assert [later - times[0] for later in times[1:3]] == [104_500_000, 209_000_000]
     assert times[3] - times[0] == 8_250_001_000
+
+
+def test_a_pause_that_the_reference_stack_logs_is_read_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter((7.25, 7.2625))
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    pauses = _PauseLog()
+    pauses("start", {"generation": 2})
+    pauses("stop", {"generation": 2, "collected": 7, "uncollectable": 0})
+    monkeypatch.undo()
+    line = capsys.readouterr().out
+    log = tmp_path / "server.log"
+    log.write_text(f"{NEW}\n{line}{line[:-4]}")
+    tail = IterationTail(log, tmp_path / "steps.arrow", tmp_path / "gc.arrow")
+    tail.stop()
+    (row,) = read_table(tmp_path / "gc.arrow", GC).to_pylist()
+    assert row == {"t_ns": 7_250_000_000, "pause_ns": 12_500_000, "generation": 2, "collected": 7}
+    assert parse_pause(line[:-4]) is None  # a time cut short is no time
+    assert read_table(tmp_path / "steps.arrow", STEPS).num_rows == 1

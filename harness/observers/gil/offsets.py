@@ -135,6 +135,7 @@ class GilShape:
 _COND_BYTES = 48
 _SWITCH_NUMBER = 24
 SWITCH_NUMBER = _SWITCH_NUMBER
+INTERVAL = 0
 _MUTEX_BYTES = {62: 40, 183: 48}
 _FUTEX = {62: 202, 183: 98}
 COUNT_PLACES = (36, 28)  # of __wrefs in pthread_cond_t: up to glibc 2.40, and since the groups' counts went

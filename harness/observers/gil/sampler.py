@@ -27,7 +27,7 @@ from harness.observers.gil.frames import Frames
 from harness.observers.gil.layout import GilLayout, locate
 from harness.observers.gil.memory import Identity, TargetGoneError, TargetMemory
 from harness.observers.gil.names import ThreadNames
-from harness.observers.gil.offsets import SWITCH_NUMBER
+from harness.observers.gil.offsets import INTERVAL, SWITCH_NUMBER
 from harness.observers.gil.tasks import COLD_EVERY, Look, Tasks, WaitPlace, inner_id
 
 RATE_HZ = 200.0
@@ -158,6 +158,7 @@ class GilSampler:
             appeared=list(names),
             names=list(names.values()),
             gone=gone,
+            interval_us=_U64.unpack_from(gil, INTERVAL)[0],
         )
 
     def _woken(self, gil: bytes, found: Look) -> list[int]:
