@@ -10,7 +10,7 @@ thread that sleeps nowhere else there is little left to guess.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,11 +79,14 @@ class _Sleep:
 
 
 class GilTally:
-    """Adds looks up into shares; for a file's rows and for rows as they come."""
+    """Adds looks up into shares; for a file's rows and for rows as they come.
 
-    def __init__(self) -> None:
+    `names` are of threads that are there already, where the first row to be added is not the first look of all.
+    """
+
+    def __init__(self, names: Mapping[int, str] | None = None) -> None:
         self.looks = 0
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = dict(names or {})
         self._locked = 0
         self._wait: defaultdict[int, float] = defaultdict(float)
         self._held: defaultdict[int, float] = defaultdict(float)

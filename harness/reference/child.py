@@ -16,11 +16,17 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Child:
-    """The parent's end. The child lives no longer than this process: its standard input closes then."""
+    """The parent's end. The child lives no longer than this process: its standard input closes then.
 
-    def __init__(self, module: str, task: dict[str, Any], *, pass_fds: Sequence[int] = ()) -> None:
+    `number` stands in the command line alone, so that `ps` and `loadgen gil` tell processes of one module apart.
+    """
+
+    def __init__(
+        self, module: str, task: dict[str, Any], *, number: int | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        words = [] if number is None else [str(number)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, pass_fds=pass_fds, bufsize=0
+            [sys.executable, "-m", module, *words], stdin=subprocess.PIPE, pass_fds=pass_fds, bufsize=0
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is gone already; running() says so

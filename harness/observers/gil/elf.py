@@ -72,12 +72,12 @@ class ElfFile:
         end = self._data.find(b"\0", at)
         return self._data[at:end].decode("ascii", "replace")
 
-    def bias(self, lowest_mapping: int) -> int:
-        """Return what to add to an address in the file; `lowest_mapping` is where the file's first page was mapped."""
+    @property
+    def first_page(self) -> int | None:
+        """The address of the first page in the file, to be taken off where it is mapped; None: addresses are fixed."""
         if self._fixed:
-            return 0
-        first = min((segment[3] for segment in self._segments if segment[0] == _PT_LOAD), default=0)
-        return lowest_mapping - (first & -mmap.PAGESIZE)
+            return None
+        return min((segment[3] for segment in self._segments if segment[0] == _PT_LOAD), default=0) & -mmap.PAGESIZE
 
     def symbols(self, wanted: Iterable[str]) -> dict[str, int]:
         """Look names up in the dynamic symbols, then in the others; the defined ones are found."""

@@ -4,6 +4,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,24 @@ class _Runtime:
     version_address: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """What a file says, whatever process has loaded it: where in it the runtime is, and which glibc it is."""
+
+    machine: int
+    runtime: int | None
+    version: int | None
+    first_page: int | None
+    glibc: tuple[int, int]
+
+    def bias(self, lowest_mapping: int) -> int:
+        return 0 if self.first_page is None else lowest_mapping - self.first_page
+
+
+_IMAGES: dict[tuple[int, ...], _Image | None] = {}
+"""Files read before, by what tells them apart: the processes of one stack share them. None: no ELF file."""
+
+
 def locate(pid: int, memory: TargetMemory) -> GilLayout:
     """Find the main interpreter's GIL. Raises UsageError, in one sentence, where that is not possible."""
     try:
@@ -101,28 +120,46 @@ def _find_runtime(pid: int, maps: list[Mapping]) -> _Runtime:
         if path != program and ".so" not in path:
             continue
         try:
-            image = ElfFile(open_image(pid, images[path]))
+            image = _read_image(open_image(pid, images[path]))
         except OSError as error:
             unreadable = unreadable or f"{path}: {error.strerror}"
             continue
-        except NotElfError:
-            continue
-        try:
-            found = image.symbols(["_PyRuntime", "Py_Version"])
-            section = image.section(".PyRuntime")
+        if image is not None and image.runtime is not None:
             bias = image.bias(images[path].start)
-            place = found.get("_PyRuntime", section)
-            if place is not None:
-                told = found.get("Py_Version")
-                return _Runtime(path, image.machine, place + bias, None if told is None else told + bias)
-        finally:
-            image.close()
+            told = None if image.version is None else image.version + bias
+            return _Runtime(path, image.machine, image.runtime + bias, told)
     if unreadable:
         raise UsageError(
             f"process {pid}: no Python found, but a part of it cannot be read ({unreadable}): if it runs in a "
             "container or its files were replaced, run as root on the host"
         )
     raise UsageError(f"process {pid} ({Path(program).name}) is not a CPython process")
+
+
+def _read_image(fd: int) -> _Image | None:
+    """Read an image through a descriptor that this takes over; None when it is no ELF file."""
+    stat = os.fstat(fd)
+    key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    if key in _IMAGES:
+        os.close(fd)
+        return _IMAGES[key]
+    found = None
+    with suppress(NotElfError):
+        image = ElfFile(fd)
+        try:
+            symbols = image.symbols(["_PyRuntime", "Py_Version"])
+            release = _GLIBC.search(image.find(b"GNU C Library", 200) or b"")
+            found = _Image(
+                image.machine,
+                symbols.get("_PyRuntime", image.section(".PyRuntime")),
+                symbols.get("Py_Version"),
+                image.first_page,
+                (int(release[1]), int(release[2])) if release else (0, 0),
+            )
+        finally:
+            image.close()
+    _IMAGES[key] = found
+    return found
 
 
 def _version(pid: int, memory: TargetMemory, runtime: _Runtime) -> tuple[int, int, int]:
@@ -158,14 +195,10 @@ def _glibc(pid: int, maps: list[Mapping]) -> tuple[int, int]:
         name = Path(mapping.path).name
         if mapping.offset == 0 and name.startswith(("libc.so.6", "libc-2.")):
             try:
-                image = ElfFile(open_image(pid, mapping))
-            except (OSError, NotElfError):
+                image = _read_image(open_image(pid, mapping))
+            except OSError:
                 return (0, 0)
-            try:
-                match = _GLIBC.search(image.find(b"GNU C Library", 200) or b"")
-            finally:
-                image.close()
-            return (int(match[1]), int(match[2])) if match else (0, 0)
+            return (0, 0) if image is None else image.glibc
     raise UsageError(f"process {pid} does not use glibc (musl, or linked statically): its locks have another layout")
 
 

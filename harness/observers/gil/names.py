@@ -55,12 +55,14 @@ class ThreadNames:
             self._ask()
         return {}
 
+    def begin(self) -> None:
+        """Ask now, if that is possible and not under way."""
+        if self._program is not None and self._asking is None:
+            self._ask()
+
     def settle(self) -> dict[int, str]:
         """Wait for the first answer, for at most a few seconds."""
-        if self._program is None:
-            return {}
-        if self._asking is None:
-            self._ask()
+        self.begin()
         if self._asking is None:
             return {}
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -47,7 +47,7 @@ class GilSampler:
         self.ended: str | None = None
         """Why the looks ended before the caller wanted it: the target's end."""
         try:
-            identity = Identity.of(pid)
+            identity = self.identity = Identity.of(pid)
         except TargetGoneError as error:
             raise UsageError(str(error)) from error
         _allow_files()
@@ -70,25 +70,20 @@ class GilSampler:
         self._outer: dict[int, int] = {}
         self.missed = 0
         """Looks that came due and were not taken."""
+        self._begin_ns, self._slot = now_ns(), -1
         self._rescan_at_ns = self._clock_at_ns = 0
         self._cpu_before_ns = time.process_time_ns()
         self.threads = 0
 
     def rows(self, duration_s: float | None, *, stop: Callable[[], bool] = lambda: False) -> Iterator[GilRow]:
         """Yield a row a look, for so long (None: until `stop` says so or the target ends)."""
-        _wake_on_time()  # not before: what came until here took its time, and must not take it from those we watch
+        wake_on_time()
         begin = now_ns()
         end = None if duration_s is None else begin + round(duration_s * NS_PER_S)
-        slot_ns = NS_PER_S / self._rate_hz
-        slot = -1
+        self.begin(begin)
         while not stop():
-            slot += 1
-            due = begin + round((slot + self._random.random()) * slot_ns)
             now = now_ns()
-            while due < now:
-                self.missed += 1
-                slot += 1
-                due = begin + round((slot + self._random.random()) * slot_ns)
+            due = self.next_due(now)
             if end is not None and due >= end:
                 time.sleep(max(end - now, 0) / NS_PER_S)
                 return
@@ -103,6 +98,20 @@ class GilSampler:
                 self.missed += 1
             else:
                 yield row
+
+    def begin(self, now_ns: int) -> None:
+        """Have the slots of looks begin now."""
+        self._begin_ns, self._slot = now_ns, -1
+
+    def next_due(self, now_ns: int) -> int:
+        """Go on to the next slot whose look is not past, and say when it is due; those passed over are missed."""
+        slot_ns = NS_PER_S / self._rate_hz
+        while True:
+            self._slot += 1
+            due = self._begin_ns + round((self._slot + self._random.random()) * slot_ns)
+            if due >= now_ns:
+                return due
+            self.missed += 1
 
     def look(self) -> GilRow | None:
         """Take one look; None when the GIL could not be read. Raises TargetGoneError."""
@@ -212,6 +221,10 @@ class GilSampler:
         self._holders[state] = tid
         return tid
 
+    def ask_names(self) -> None:
+        """Ask for the threads' names, so that `settle_names` later has less to wait for."""
+        self._names.begin()
+
     def settle_names(self) -> dict[int, str]:
         """Wait until the threads' names are known, so that a short observation has them from its start; give them."""
         return self._names.settle()
@@ -236,9 +249,10 @@ def _place(layout: GilLayout) -> WaitPlace:
     return WaitPlace(gil + shape.cond, gil + shape.size, conds, shape.futex)
 
 
-def _wake_on_time() -> None:
-    """Have a look happen when it is due, where that is permitted.
+def wake_on_time() -> None:
+    """Have a look happen when it is due, where that is permitted; call it when the looks begin, not before.
 
+    What came until then took its time, and must not take it from those we watch.
     By default the kernel wakes us together with others' timers, whose owners we watch; and on a full machine it lets
     us run when a core is free, which is when some thread of the target waits. Both would make the looks choosy.
     """

@@ -23,7 +23,8 @@ class OtherFrontends:
         task = {"settings": settings.to_json(), "address": proxy.address, "key": proxy.key.hex()}
         for number, listener in enumerate(listeners, 1):
             given = {**task, "number": number, "fd": listener.fileno()}
-            self._children.append(Child("harness.reference.frontend.process", given, pass_fds=[listener.fileno()]))
+            module = "harness.reference.frontend.process"
+            self._children.append(Child(module, given, number=number, pass_fds=[listener.fileno()]))
             listener.close()
 
     async def accepting(self) -> None:

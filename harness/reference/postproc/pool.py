@@ -63,7 +63,7 @@ class PostprocPool:
         self._batches: list[list[Input]] = [[] for _ in range(count)]
         task = {"rpc_address": rpc_address, "key": key.hex(), "json": json_library, "log_level": log_level}
         module = "harness.reference.postproc.process"
-        self._children = [Child(module, {**task, "number": number}) for number in range(count)]
+        self._children = [Child(module, {**task, "number": number}, number=number) for number in range(count)]
         self._starting = count
         self._all_ready = threading.Event()
         self._stopping = False

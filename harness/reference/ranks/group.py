@@ -69,7 +69,7 @@ class RankGroup:
                 "memory_fd": self._memory.fd,
             }
             process = subprocess.Popen(
-                [sys.executable, "-m", "harness.reference.ranks.rank"],
+                [sys.executable, "-m", "harness.reference.ranks.rank", str(number)],  # for `ps` and `loadgen gil`
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno(), self._memory.fd],
             )
