@@ -7,12 +7,14 @@ they can have been admitted and some while decoding. At the end the client's cou
 server's (`answered` of /server_info), and every completed request must have been in /perf_metrics once.
 
 RSS, threads and open files of each process of the stack are sampled every second (this client's too, which is shown and
-not judged: it keeps the samples). Growth is the slope over ten means of what was sampled after the warm-up, with its
-95 % interval (means rather than all samples, because neighbouring samples are not independent). A process grows when
-even the interval's lower end, over the measured time, comes to more than 4 MiB, or to one thread or file. Exit status 1
-when one grows or a token was lost. The first minutes fill what is bounded (free lists, the rows kept for /metrics): a
-short run sees that, and may call it growth. `last half` is the slope over the later half alone: what settles has a
-smaller one, what leaks the same.
+not judged: it keeps the samples), and every ten what the proxy and rank 0 have in use, of Python's allocator and of the
+C library's (`memory` of /server_info). Growth is the slope over ten means of what was sampled after the warm-up, with
+its 95 % interval (means rather than all samples, because neighbouring samples are not independent). A process grows
+when even the interval's lower end, over the measured time, comes to more than 4 MiB, 50,000 blocks, or to one thread or
+file. RSS counts only where nothing in use is known, or that grows too: a heap that once was larger is not given back,
+and the largest of more and more stretches is larger. Exit status 1 when one grows or a token was lost. The first
+minutes fill what is bounded (free lists, the rows kept for /metrics): a short run sees that, and may call it growth.
+`last half` is the slope over the later half alone: what settles has a smaller one, what leaks the same.
 """
 
 import argparse
@@ -46,8 +48,11 @@ PROMPTS = 256
 SEGMENTS = 10
 CLIENT = "client (soak)"
 MIB = 1 << 20
-GROWS = {"rss": 4.0 * MIB, "threads": 1.0, "files": 1.0}
-UNIT = {"rss": MIB, "threads": 1, "files": 1}
+IN_USE_EVERY_S = 10.0
+IN_USE = ("python_blocks", "malloc_bytes")
+GROWS = {"rss": 4.0 * MIB, "threads": 1.0, "files": 1.0, "python_blocks": 50_000.0, "malloc_bytes": 4.0 * MIB}
+UNIT = {"rss": MIB, "threads": 1, "files": 1, "python_blocks": 1000, "malloc_bytes": MIB}
+SHOWN = {"rss": "rss MiB", "python_blocks": "k blocks", "malloc_bytes": "malloc MiB"}
 
 
 @dataclass(slots=True)
@@ -234,9 +239,15 @@ async def soak(server: RunningServer, options: argparse.Namespace) -> tuple[Coun
     samples: list[Sample] = []
     start = time.monotonic()
     client.begin()
-    told = start
+    told = asked = start
     while (now := time.monotonic()) < start + 60 * options.minutes and server.alive() and not client.drained.is_set():
-        samples.append(Sample(now - start, {role: usage_of(pid) for role, pid in pids.items()}))
+        usage = {role: usage_of(pid) for role, pid in pids.items()}
+        if now - asked > IN_USE_EVERY_S:
+            asked = now
+            info = await asyncio.to_thread(get_json, server.url, "/server_info", timeout_s=30.0)
+            for process in info["processes"]:
+                usage[process["role"]] |= process.get("memory", {})
+        samples.append(Sample(now - start, usage))
         client.counts.perf_records += len(await asyncio.to_thread(server.truth))
         if now - told > 30:
             told = now
@@ -278,26 +289,36 @@ def table(samples: Sequence[Sample], warmup_s: float) -> tuple[list[str], list[s
     if len(kept) < 6 * SEGMENTS:
         return [f"only {len(kept)} samples after the warm-up: no growth can be told"], ["too few samples"]
     lines = [
-        f"{'process':<14}{'':<9}{'after warm-up':>14}{'at the end':>12}   growth per hour (95 % interval)   last half"
+        f"{'process':<14}{'':<11}{'after warm-up':>14}{'at the end':>12}   growth per hour (95 % interval)   last half"
     ]
     growing: list[str] = []
-    times = [sample.t_s for sample in kept]
     for role in kept[0].usage:
-        for kind, limit in GROWS.items():
-            unit = UNIT[kind]
-            found = growth(times, [sample.usage[role][kind] / unit for sample in kept], limit / unit)
-            later = len(times) // 2
-            half = growth(times[later:], [sample.usage[role][kind] / unit for sample in kept[later:]], limit / unit)
-            name = f"{kind} MiB" if kind == "rss" else kind
-            judged = found.grows and role != CLIENT
-            slope = f"{found.per_hour:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+        found = {kind: _growth_of(kept, role, kind) for kind in GROWS}
+        known = {kind: one for kind, one in found.items() if one is not None}
+        in_use = [known[kind][0].grows for kind in IN_USE if kind in known]
+        for kind, (whole, half) in known.items():
+            more = whole.grows and role != CLIENT
+            spared = kind == "rss" and bool(in_use) and not any(in_use)
+            slope = f"{whole.per_hour:+.1f} ({whole.low:+.1f} to {whole.high:+.1f})"
+            verdict = "" if not more else "  (nothing in use grows)" if spared else "  GROWS"
             lines.append(
-                f"{role:<14}{name:<9}{found.first:>14.1f}{found.last:>12.1f}   {slope:<32}{half.per_hour:+.1f}"
-                f"{'  GROWS' if judged else ''}"
+                f"{role:<14}{SHOWN.get(kind, kind):<11}{whole.first:>14.1f}{whole.last:>12.1f}   {slope:<32}"
+                f"{half.per_hour:+.1f}{verdict}"
             )
-            if judged:
+            if more and not spared:
                 growing.append(f"{role} grows in {kind}")
     return lines, growing
+
+
+def _growth_of(samples: Sequence[Sample], role: str, kind: str) -> tuple[Growth, Growth] | None:
+    """Give the growth over the whole and over the later half; None where it was hardly ever sampled."""
+    rows = [(sample.t_s, sample.usage[role][kind] / UNIT[kind]) for sample in samples if kind in sample.usage[role]]
+    if len(rows) < 2 * SEGMENTS:
+        return None
+    times, values = zip(*rows, strict=True)
+    later = len(rows) // 2
+    limit = GROWS[kind] / UNIT[kind]
+    return growth(times, values, limit), growth(times[later:], values[later:], limit)
 
 
 def parse() -> argparse.Namespace:

@@ -228,7 +228,8 @@ AnyResponse = EngineResponse | Formatted
 class WorkerInfo:
     """Who rank 0 is, as it tells the proxy: pid, thread names by native id, counters, child pids by role.
 
-    `ended_requests` and `output_tokens` count the last responses and the tokens that rank 0 has handed out.
+    `ended_requests` and `output_tokens` count the last responses and the tokens that rank 0 has handed out; `memory` is
+    what memory_in_use says.
     """
 
     pid: int
@@ -245,6 +246,7 @@ class WorkerInfo:
     refused_messages: int = 0
     duplicate_ids: int = 0
     child_pids: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
 
 
 def request_class(wire_format: str) -> type[GenerationRequest]:

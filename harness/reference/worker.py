@@ -19,6 +19,7 @@ from harness.reference.engine.executor import Executor
 from harness.reference.engine.request import EngineRequest
 from harness.reference.fanout import ResponseFan
 from harness.reference.frontend.chunks import AnswerForm
+from harness.reference.memory import memory_in_use
 from harness.reference.postproc.pool import PostprocPool
 from harness.reference.rpc.server import RPCServer
 from harness.reference.rpc.socket import receiving
@@ -254,6 +255,7 @@ class RpcWorker:
             refused_messages=self._refused_messages(),
             duplicate_ids=self._duplicate_ids,
             child_pids=executor.rank_pids | ({} if self._postproc is None else self._postproc.pids),
+            memory=memory_in_use(),
         )
 
     def _refused_messages(self) -> int:

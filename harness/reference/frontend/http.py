@@ -22,6 +22,7 @@ from harness.reference.frontend.chunks import AnswerForm
 from harness.reference.frontend.generation import Generation, GenerationFailed, Generator
 from harness.reference.frontend.peers import Peers
 from harness.reference.frontend.truth import PerfLog
+from harness.reference.memory import memory_in_use
 from harness.reference.proxy import RpcProxy
 from harness.reference.rpc.envelope import RPCError
 from harness.reference.settings import ReferenceSettings
@@ -194,7 +195,7 @@ class HttpFrontend:
         if rank0.pid == processes[0]["pid"]:
             processes[0]["role"] = "server"
         else:
-            processes.append({"role": "rank0", "pid": rank0.pid, "threads": rank0.threads})
+            processes.append({"role": "rank0", "pid": rank0.pid, "threads": rank0.threads, "memory": rank0.memory})
         processes += [{"role": role, "pid": child, "threads": {}} for role, child in rank0.child_pids.items()]
         return {
             "stack": "reference",
@@ -219,7 +220,12 @@ class HttpFrontend:
         number = self._proxy.frontend
         threads = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
         return {
-            "process": {"role": f"frontend{number}" if number else "proxy", "pid": os.getpid(), "threads": threads},
+            "process": {
+                "role": f"frontend{number}" if number else "proxy",
+                "pid": os.getpid(),
+                "threads": threads,
+                "memory": memory_in_use(),
+            },
             "in_flight": self._proxy.in_flight(),
             "refused_messages": self._proxy.refused_messages(),
         }
