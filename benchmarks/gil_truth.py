@@ -6,9 +6,12 @@ probe takes time of its own: what an uncontended call seems to take (the 5th per
 Printed: wait shares, the sampler's less the truth in percentage points, the 95 % interval that the sampler gives
 itself, the holder most to blame by both; in brackets the truth with drop_gil's time added, in which a thread that was
 made to let go waits for another to take over.
-`--slowdown` instead runs the target with and without the sampler in turns and compares its work.
+`--slowdown` instead runs the target with and without the sampler in turns and compares its work. `--stack` instead
+loads the reference stack and holds the sampler's GIL wait a step against the executor loop's own account of it, cell
+by cell: the part in which the loop slept on the GIL, for its own clocks tell a wait for a core apart.
 
     python benchmarks/gil_truth.py --python 3.12.1 --target mix2 --seconds 5 --rate 200
+    python benchmarks/gil_truth.py --stack 400,2048 --seconds 15
 """
 
 import argparse
@@ -27,6 +30,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from common import run_sweep, spread
 
 from analysis.gil import GilTally, load_gil
 from analysis.gil_exact import ExactGil, account, total
@@ -199,6 +204,25 @@ def slowdown(python: str, name: str, rate: float, seconds: float, pairs: int) ->
     print(json.dumps(found), flush=True)
 
 
+def stack(concurrencies: str, seconds: float, repeats: int) -> None:
+    """Print the sampler's wait a step over the loop's own, for each cell and over the blocks of each concurrency."""
+    words = ["--concurrency", concurrencies, "--set", "TLLM_RPC_SUBMIT_BATCH_MAX=1", "--isl", "1024"]
+    shown = run_sweep(*words, "--duration", f"{seconds:g}", "--repeats", str(repeats))
+    ratios: defaultdict[int, list[float]] = defaultdict(list)
+    for cell in shown["cells"]:
+        sampled, own = cell["metrics"]["gil_wait_ms_per_step"], cell["metrics"]["gil_probe_ms"]
+        if sampled is None or own is None:
+            print(f"c{cell['concurrency']}: no looks, or no account of the loop's ({cell['error'] or 'see doctor'})")
+            continue
+        ratios[cell["concurrency"]].append(sampled["asleep"] / own["mean"])
+        print(
+            f"c{cell['concurrency']:<5} sampler {sampled['asleep']:.3f} ms a step asleep ({sampled['mean']:.3f} with the "
+            f"waits for a core), loop {own['mean']:.3f} ms, ratio {sampled['asleep'] / own['mean']:.3f}"
+        )
+    for concurrency, found in ratios.items():
+        print(f"c{concurrency:<5} sampler over loop: {spread(found, 3)}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", default=[], help="pyenv version or path; may be repeated")
@@ -207,7 +231,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="processes that burn CPU beside the target")
     parser.add_argument("--slowdown", type=int, default=0, metavar="PAIRS")
+    parser.add_argument("--stack", metavar="N,N", help="concurrencies to load the reference stack with")
+    parser.add_argument("--repeats", type=int, default=3, help="blocks of --stack")
     options = parser.parse_args()
+    if options.stack:
+        stack(options.stack, options.seconds, options.repeats)
+        return 0
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
     errors: list[Error] = []
     try:
