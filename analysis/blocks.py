@@ -18,6 +18,8 @@ import numpy.typing as npt
 from scipy import optimize, stats
 
 CONFIDENCE = 0.95
+_ODD = 0.01
+_NO_ROOM = 1e-9  # a cell that alone tells its block or its setting is never out of line
 _SEED = 20_000  # of the quasi-random integration: equal questions get equal answers
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -39,10 +41,44 @@ def against_baseline(logs: Mapping[tuple[int, int], float], settings: Sequence[i
 
     Blocks without setting 0 are not used; settings that share no block with it are not in the answer.
     """
+    fit = _fit(logs, settings)
+    if fit is None:
+        return {}
+    found = dict(zip(fit.settings, fit.effects.tolist(), strict=True))
+    if fit.freedom < 1:
+        return {n: Estimate(difference, None) for n, difference in found.items()}
+    scale = np.sqrt(np.diag(fit.covariance))
+    critical = critical_value(fit.freedom, _rounded(fit.covariance / np.outer(scale, scale)))
+    reaches = critical * np.sqrt(fit.variance) * scale
+    return {n: Estimate(found[n], float(reach)) for n, reach in zip(fit.settings, reaches, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """The block model by least squares: `effects` of `settings` against setting 0, the `residuals` of `cells`.
+
+    `leverages` are the diagonal of the hat matrix; `covariance` is the effects', in units of the error's variance.
+    """
+
+    cells: Sequence[tuple[int, int]]
+    settings: Sequence[int]
+    effects: Floats
+    covariance: Floats
+    residuals: Floats
+    leverages: Floats
+    freedom: int
+
+    @property
+    def variance(self) -> float:
+        return float((self.residuals**2).sum()) / self.freedom
+
+
+def _fit(logs: Mapping[tuple[int, int], float], settings: Sequence[int]) -> _Fit | None:
+    """Fit the cells of the blocks that hold setting 0; None where no other setting shares a block with it."""
     blocks = sorted({block for block, setting in logs if setting == 0})
     present = [n for n in settings if any((block, n) in logs for block in blocks)]
     if not present:
-        return {}
+        return None
     cells = [(block, n) for block in blocks for n in (0, *present) if (block, n) in logs]
     design = np.zeros((len(cells), len(blocks) + len(present)))
     for row, (block, n) in enumerate(cells):
@@ -52,16 +88,48 @@ def against_baseline(logs: Mapping[tuple[int, int], float], settings: Sequence[i
     values = np.array([logs[cell] for cell in cells])
     inverse = np.linalg.pinv(design.T @ design)
     fitted = inverse @ design.T @ values
-    freedom = len(cells) - design.shape[1]
-    found = dict(zip(present, fitted[len(blocks) :].tolist(), strict=True))
-    if freedom < 1:
-        return {n: Estimate(difference, None) for n, difference in found.items()}
-    variance = float(((values - design @ fitted) ** 2).sum()) / freedom
-    part = inverse[len(blocks) :, len(blocks) :]
-    scale = np.sqrt(np.diag(part))
-    critical = critical_value(freedom, _rounded(part / np.outer(scale, scale)))
-    reaches = critical * np.sqrt(variance) * scale
-    return {n: Estimate(found[n], float(reach)) for n, reach in zip(present, reaches, strict=True)}
+    return _Fit(
+        cells=cells,
+        settings=present,
+        effects=fitted[len(blocks) :],
+        covariance=inverse[len(blocks) :, len(blocks) :],
+        residuals=values - design @ fitted,
+        leverages=np.einsum("ij,jk,ik->i", design, inverse, design),
+        freedom=len(cells) - design.shape[1],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """Cells of which one is out of line: `off` is its log value less what its block and its setting have elsewhere.
+
+    With two settings a block's two cells are out of line alike and nothing tells which of them is: then both are here.
+    """
+
+    cells: tuple[tuple[int, int], ...]
+    off: float
+
+
+def odd_cell(logs: Mapping[tuple[int, int], float], settings: Sequence[int]) -> Odd | None:
+    """Find the cell that is furthest out of line, if chance does not explain it.
+
+    Its deleted residual over the error that the other cells have (an externally studentised residual) is t distributed;
+    it counts beyond the 1 % point that is corrected for the number of cells.
+    """
+    fit = _fit(logs, settings)
+    if fit is None or fit.freedom < 2:
+        return None
+    room = 1.0 - fit.leverages
+    free = room > _NO_ROOM
+    deleted = fit.residuals[free] / room[free]
+    rest = np.maximum((fit.residuals**2).sum() - fit.residuals[free] * deleted, 0.0) / (fit.freedom - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = np.abs(np.nan_to_num(deleted * np.sqrt(room[free]) / np.sqrt(rest), posinf=np.inf, neginf=-np.inf))
+    if not len(sizes) or sizes.max() <= stats.t.ppf(1 - _ODD / 2 / len(sizes), fit.freedom - 1):
+        return None
+    worst = np.flatnonzero(np.isclose(sizes, sizes.max(), rtol=1e-6))
+    cells = [cell for cell, kept in zip(fit.cells, free, strict=True) if kept]
+    return Odd(tuple(cells[n] for n in worst), float(deleted[worst[0]]))
 
 
 def _rounded(correlation: Floats) -> tuple[tuple[float, ...], ...]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.blocks import Estimate, against_baseline
+from analysis.blocks import Estimate, against_baseline, odd_cell
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import Setting
 from analysis.tables import CellTables
 
 BLOCKS_FOR_A_VERDICT = 3
+THROUGHPUT = "output_tok_s"
+OUT_OF_LINE = math.log(1.1)  # less is not worth a warning, however unlikely
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def _mean(spread: Spread | None) -> float | None:
 
 
 MEASURES = (
-    Measure("output_tok_s", "Output tokens", "tok/s", 1, lambda cell: cell.output_tok_s),
+    Measure(THROUGHPUT, "Output tokens", "tok/s", 1, lambda cell: cell.output_tok_s),
     Measure("req_s", "Requests", "req/s", 1, lambda cell: cell.req_s),
     Measure("ttft_ms.p50", "TTFT p50", "ms", -1, lambda cell: _p50(cell.ttft_ms)),
     Measure("ttft_ms.p99", "TTFT p99", "ms", -1, lambda cell: _p99(cell.ttft_ms)),
@@ -90,6 +92,18 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfLine:
+    """A cell whose throughput is not what its block and its setting have elsewhere; `ratio` to what they have.
+
+    Of two in `cells` (block, setting) either may be the one; see analysis.blocks.odd_cell.
+    """
+
+    concurrency: int
+    cells: tuple[tuple[int, Setting], ...]
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All effects of a sweep against its baseline. `incomplete` says which pairs lack a cell, in words."""
 
@@ -99,6 +113,7 @@ class Comparison:
     blocks: tuple[int, ...]
     effects: tuple[Effect, ...]
     incomplete: tuple[str, ...]
+    out_of_line: tuple[OutOfLine, ...] = ()
 
     def effect(self, measure: str, setting: Setting, concurrency: int) -> Effect | None:
         return next(
@@ -131,6 +146,7 @@ def compare(
     others = tuple(setting for setting in settings if setting != baseline)
     effects: list[Effect] = []
     incomplete = []
+    odd: list[OutOfLine] = []
     for concurrency in concurrencies:
         for setting in others:
             pairs = sum((baseline, concurrency, b) in done and (setting, concurrency, b) in done for b in blocks)
@@ -144,9 +160,11 @@ def compare(
                 if (setting, concurrency, block) in done
             }
             effects += _family(measure, others, concurrency, values)
+            if measure.name == THROUGHPUT:
+                odd += _out_of_line((baseline, *others), concurrency, values)
     ranked = {(concurrency, setting): n for n, (concurrency, setting) in enumerate(_all(concurrencies, others))}
     effects.sort(key=lambda effect: ranked[effect.concurrency, effect.setting])
-    return Comparison(baseline, others, concurrencies, blocks, tuple(effects), tuple(incomplete))
+    return Comparison(baseline, others, concurrencies, blocks, tuple(effects), tuple(incomplete), tuple(odd))
 
 
 def _all(concurrencies: Sequence[int], settings: Sequence[Setting]) -> list[tuple[int, Setting]]:
@@ -158,12 +176,25 @@ def _family(
 ) -> list[Effect]:
     """Compare all settings in one measure. `values` are by (block, setting), the baseline being setting 0."""
     known = {cell: value for cell, value in values.items() if value}  # neither None nor 0
-    logs = {cell: math.log(value) for cell, value in known.items() if value > 0}
+    logs = _logs(known)
     estimates = against_baseline(logs, range(1, len(others) + 1))
     return [
         _effect(measure, setting, concurrency, known, place, estimates.get(place))
         for place, setting in enumerate(others, start=1)
     ]
+
+
+def _logs(values: Mapping[tuple[int, int], float | None]) -> dict[tuple[int, int], float]:
+    return {cell: math.log(value) for cell, value in values.items() if value and value > 0}
+
+
+def _out_of_line(
+    settings: Sequence[Setting], concurrency: int, values: Mapping[tuple[int, int], float | None]
+) -> list[OutOfLine]:
+    odd = odd_cell(_logs(values), range(1, len(settings)))
+    if odd is None or abs(odd.off) < OUT_OF_LINE:
+        return []
+    return [OutOfLine(concurrency, tuple((block, settings[n]) for block, n in odd.cells), math.exp(odd.off))]
 
 
 def _effect(

@@ -59,8 +59,28 @@ def sweep_doubts(info: SweepInfo, cells: Sequence[CellTables], comparison: Compa
     missing = (info.planned_cells or 0) - len(cells)
     if missing > 0 and not comparison.incomplete:
         doubts.append(Doubt("blocks_incomplete", f"{missing} of {info.planned_cells} planned cells never began"))
+    doubts += _out_of_line(cells, comparison)
     doubts += _beyond_selftest(info, cells)
     return doubts
+
+
+def _out_of_line(cells: Sequence[CellTables], comparison: Comparison) -> Iterator[Doubt]:
+    ids = {(cell.info.concurrency, cell.info.block, cell.setting): cell.info.id for cell in cells if cell.done}
+    for odd in comparison.out_of_line:
+        named = [ids[odd.concurrency, block, setting] for block, setting in odd.cells]
+        off = f"{100 * abs(odd.ratio - 1):.0f}% {'more' if odd.ratio > 1 else 'less'}"
+        if len(named) > 1:
+            yield Doubt(
+                "cell_out_of_line",
+                f"of {' and '.join(named)} one is out of line: their output tokens/s stand {off} "
+                "apart than in the other blocks",
+            )
+        else:
+            yield Doubt(
+                "cell_out_of_line",
+                f"{off} output tokens/s than its block and its setting have elsewhere",
+                named[0],
+            )
 
 
 def _beyond_selftest(info: SweepInfo, cells: Sequence[CellTables]) -> Iterator[Doubt]:

@@ -216,8 +216,8 @@ def stack(concurrencies: str, seconds: float, repeats: int) -> None:
             continue
         ratios[cell["concurrency"]].append(sampled["asleep"] / own["mean"])
         print(
-            f"c{cell['concurrency']:<5} sampler {sampled['asleep']:.3f} ms a step asleep ({sampled['mean']:.3f} with the "
-            f"waits for a core), loop {own['mean']:.3f} ms, ratio {sampled['asleep'] / own['mean']:.3f}"
+            f"c{cell['concurrency']:<5} sampler {sampled['asleep']:.3f} ms a step asleep ({sampled['mean']:.3f} with "
+            f"the waits for a core), loop {own['mean']:.3f} ms, ratio {sampled['asleep'] / own['mean']:.3f}"
         )
     for concurrency, found in ratios.items():
         print(f"c{concurrency:<5} sampler over loop: {spread(found, 3)}")

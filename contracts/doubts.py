@@ -39,6 +39,9 @@ REMEDIES = {
     "file_limit": "The hard limit on open files forbids the users asked for. Raise it (ulimit -Hn) and repeat.",
     "beyond_selftest": "By loadgen selftest, one load process on this machine did not tell the truth at so many users. "
     "Use more --workers on more cores, or a lower --concurrency; measure again with loadgen selftest.",
+    "cell_out_of_line": "One cell does not fit its block and its setting, by more than chance explains, and widens "
+    "every interval at its concurrency. See what else ran then (its time lines, machine_busy); to measure it anew, "
+    "move its folder away and give --resume.",
     "blocks_incomplete": "Some blocks lack a cell of this comparison; only complete pairs were used. --resume runs "
     "the missing ones.",
 }

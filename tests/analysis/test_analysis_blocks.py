@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.blocks import against_baseline, critical_value
+from analysis.blocks import against_baseline, critical_value, odd_cell
 
 
 def simulated(
@@ -71,3 +71,31 @@ def test_a_setting_that_never_met_the_baseline_is_left_out() -> None:
     assert set(against_baseline({(0, 0): 0.0, (0, 1): 0.1, (1, 2): 0.2}, [1, 2])) == {1}
     assert against_baseline({(0, 1): 0.1}, [1]) == {}
     assert against_baseline({(0, 0): 0.0, (0, 1): 0.1}, [1])[1].reach is None
+
+
+def test_the_cell_that_is_out_of_line_is_named_and_by_how_much() -> None:
+    logs = simulated(np.random.default_rng(4), 4, [0.1, 0.2, 0.0], noise=0.02)
+    logs[2, 3] -= 0.5
+    odd = odd_cell(logs, [1, 2, 3])
+    assert odd is not None
+    assert odd.cells == ((2, 3),)
+    assert odd.off == pytest.approx(-0.5, abs=0.1)
+
+
+def test_with_two_settings_either_of_the_two_cells_may_be_out_of_line() -> None:
+    logs = simulated(np.random.default_rng(4), 8, [0.1], noise=0.01)
+    logs[5, 1] += 1.0
+    odd = odd_cell(logs, [1])
+    assert odd is not None
+    assert set(odd.cells) == {(5, 0), (5, 1)}
+    assert abs(odd.off) == pytest.approx(1.0, abs=0.1)
+
+
+def test_noise_alone_is_rarely_out_of_line_and_exact_fits_never_are() -> None:
+    random = np.random.default_rng(9)
+    cried = sum(odd_cell(simulated(random, 4, [0.1, 0.2]), [1, 2]) is not None for _ in range(1000))
+    assert cried <= 20  # 1 % and three standard errors
+    exact = simulated(np.random.default_rng(2), 4, [0.1, 0.2], noise=0.0)
+    odd = odd_cell(exact, [1, 2])
+    assert odd is None or abs(odd.off) < 1e-9
+    assert odd_cell({(0, 0): 1.0, (0, 1): 2.0}, [1]) is None

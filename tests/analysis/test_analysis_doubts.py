@@ -90,6 +90,15 @@ def test_two_blocks_are_few_and_a_missing_cell_leaves_a_block_incomplete(tmp_pat
     assert {"few_repeats", "blocks_incomplete"} <= codes(tmp_path)
 
 
+def test_a_disturbed_cell_is_named_with_how_far_it_is_out_of_line(tmp_path: Path) -> None:
+    cells = [(value, 8, block, Recipe(jitter=0.05)) for block in range(4) for value in ("1", "8", "32")]
+    assert "cell_out_of_line" not in codes(write_sweep(tmp_path / "even", cells))
+    cells[7] = (*cells[7][:3], Recipe(jitter=0.05, factor=2.0))
+    (doubt,) = [doubt for doubt in study_sweep(write_sweep(tmp_path / "odd", cells)).doubts if "line" in doubt.code]
+    assert doubt.cell == "007-8-c8-b2"
+    assert "less output tokens/s" in doubt.detail
+
+
 def test_captures_own_warnings_come_through_and_are_not_doubled(tmp_path: Path) -> None:
     one(tmp_path, Recipe(load_cpu=0.95))
     change(tmp_path, warnings=({"code": "client_saturated", "detail": "seen live"}, {"code": "from_the_future"}))
