@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import Any, BinaryIO
 
 import gevent
 import locust  # noqa: F401 - it patches, so before anything that keeps references
@@ -50,7 +50,7 @@ class _Run:
         self._worker = worker
         self._folder = Path(tempfile.mkdtemp(prefix="loadgen-worker-"))
         self._paths = {kind: self._folder / kind for kind in KINDS}
-        self._sent = dict.fromkeys(KINDS, 0)
+        self._files: dict[str, BinaryIO] = {}
         here = replace(spec, requests_path=str(self._paths["requests"]), client_path=str(self._paths["client"]))
         with open(self._paths["log"], "wb") as log:
             self._child = subprocess.Popen(
@@ -84,12 +84,20 @@ class _Run:
 
     def send_records(self) -> None:
         """Send what the files have grown by."""
-        for kind, path in self._paths.items():
-            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                file.seek(self._sent[kind])
-                while data := file.read(_PIECE_BYTES):
-                    self._sent[kind] += len(data)
-                    self._worker.send("records", run=self.number, kind=kind, data=data)
+        self._take_files()
+        for kind, file in self._files.items():
+            while data := file.read(_PIECE_BYTES):
+                self._worker.send("records", run=self.number, kind=kind, data=data)
+
+    def _take_files(self) -> None:
+        """Open what is there. Once that is all, the folder goes: whatever ends us then, nothing stays behind."""
+        if len(self._files) == len(self._paths):
+            return
+        for kind in self._paths.keys() - self._files.keys():
+            with contextlib.suppress(FileNotFoundError):
+                self._files[kind] = open(self._paths[kind], "rb", buffering=0)  # noqa: SIM115 - closed with the run
+        if len(self._files) == len(self._paths):
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         """End the load process, gently and then not, and remove its files."""
@@ -105,6 +113,8 @@ class _Run:
         self._child.wait()
         assert self._child.stdout is not None
         self._child.stdout.close()
+        for file in self._files.values():
+            file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
