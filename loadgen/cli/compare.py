@@ -21,7 +21,6 @@ SHOWN = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.p50", "host_step_
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "compare",
-        help="compare two sweeps; exit 1 when a --fail-if gate trips",
         description=__doc__,
         epilog="example: loadgen compare results/before results/after --fail-if 'ttft_ms.p99 > +5%'",
     )

@@ -35,7 +35,6 @@ class Check:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what may be observed on this machine, or what its client can carry",
         description="Try every channel that the observers use on a process started for it, and say how to permit the "
         "rest. Exit status 1 when the GIL cannot be watched.",
         epilog="example: loadgen doctor --json",

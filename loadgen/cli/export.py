@@ -32,7 +32,6 @@ class _Cell:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "export",
-        help="write a sweep in other tools' formats",
         description=__doc__,
         epilog="example: loadgen export results/20261129-140000 --format perfetto --cell 003 --out cell.json",
     )

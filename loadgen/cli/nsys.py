@@ -14,7 +14,6 @@ from loadgen.cli.verdict import print_verdict
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "nsys",
-        help="read the GIL ranges of an Nsight Systems trace into a report",
         description="Read an nsys trace of a Python server (nsys profile -t cuda,nvtx,python-gil ...; nsys export "
         "--type sqlite) into a results folder: the executor loop's GIL wait per step, exactly, and who held the GIL "
         "meanwhile.",

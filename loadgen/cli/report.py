@@ -10,7 +10,6 @@ from loadgen.cli import parsing
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "report",
-        help="write a sweep's HTML report anew",
         description=__doc__,
         epilog="example: loadgen report results/20261129-140000",
     )

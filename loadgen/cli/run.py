@@ -37,7 +37,6 @@ def _on_this_machine(url: str) -> bool:
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "run",
-        help="load a running server, in a folder like a sweep's",
         description=__doc__,
         epilog="example: loadgen run --url http://127.0.0.1:8000 --concurrency 400 --pid $(pgrep -f EngineCore)",
     )

@@ -24,7 +24,6 @@ COLUMNS = (
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "selftest",
-        help="measure this tool's own error, against a server of known truth",
         description=__doc__ + " It stops at the first level that fails twice; exit status 1 when that is the first. "
         "Sweeps beyond the last good level then carry a warning.",
         epilog="example: loadgen selftest --levels 400,2048",

@@ -9,7 +9,6 @@ from harness.reference.serve import run as serve
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "serve",
-        help="run the reference serving stack alone",
         description="Run the reference serving stack: prints one line READY {url, pids} when it is up.",
         epilog="example: loadgen serve --port 8000 --submit-batch-max 32",
     )

@@ -18,7 +18,6 @@ PLAIN_WIDTH = 160
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "show",
-        help="print a sweep's figures",
         description=__doc__,
         epilog="example: loadgen show results/20261129-140000 --json | jq '.cells[].metrics.ttft_ms.p99'",
     )

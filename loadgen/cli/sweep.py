@@ -25,7 +25,6 @@ STACKS = {"reference": ReferenceStack}
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "sweep",
-        help="measure knob values against each other over concurrencies and repeats",
         description=__doc__,
         epilog="example: loadgen sweep --concurrency 400,2048 --set TLLM_RPC_SUBMIT_BATCH_MAX=1,32 --repeats 5",
     )

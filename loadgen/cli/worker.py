@@ -12,7 +12,6 @@ from contracts.remote import DEFAULT_PORT, LEAST_SECRET, SECRET_NAME
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "worker",
-        help="run load processes for a master on another machine",
         description=__doc__,
         epilog=f"example: {SECRET_NAME}=... loadgen worker --master 10.0.0.1:{DEFAULT_PORT}",
     )

@@ -57,7 +57,7 @@ def stray_processes() -> list[str]:
 
 def test_a_preset_gives_way_to_what_is_said_beside_it() -> None:
     words = with_preset("claims", ["--concurrency", "9", "--set", "REFSTACK_GC=off"], ["REFSTACK_GC=off"])
-    parser = build_parser(["sweep"])
+    parser = build_parser("sweep")
     options = parser.parse_args(["sweep", *words])
     plan = plan_from(options)
     assert plan.concurrency == [9]
