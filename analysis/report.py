@@ -12,7 +12,8 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from analysis.study import study_sweep
+from analysis.scaling.study import Scaling, study_scaling
+from analysis.study import Study, study_sweep
 from analysis.view import ReportView, make_view
 from contracts.folder import SweepFolder
 
@@ -21,8 +22,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def write_report(path: Path, out: Path | None = None, objective: str | None = None) -> Path:
     """Write a sweep's report (by default DIR/report.html), atomically, and say where. Any state of a sweep will do."""
-    page = render(make_view(study_sweep(path, objective)))
-    target = SweepFolder(Path(path)).report if out is None else Path(out)
+    study = study_sweep(path, objective)
+    return write_page(study, study_scaling(study), out)
+
+
+def write_page(study: Study, scaling: Scaling, out: Path | None = None) -> Path:
+    """Write the report of a sweep that was worked through already."""
+    page = render(make_view(study, scaling))
+    target = SweepFolder(study.path).report if out is None else Path(out)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(page, encoding="utf-8")

@@ -10,6 +10,8 @@ from analysis.compare import Effect
 from analysis.gil import GilStudy
 from analysis.holds import holds_document
 from analysis.metrics import CellMetrics, Spread
+from analysis.scaling.document import scaling_document
+from analysis.scaling.study import Scaling, study_scaling
 from analysis.slo import SloStudy
 from analysis.study import CellStudy, Study, study_sweep
 from analysis.verdict import VerdictTable, verdict_table
@@ -29,7 +31,7 @@ def verdict_lines(path: Path) -> VerdictTable:
     return verdict_table(study_sweep(path))
 
 
-def summary_of(study: Study) -> dict[str, Any]:
+def summary_of(study: Study, scaling: Scaling | None = None) -> dict[str, Any]:
     """Turn a study into the document (contract, format 1: names are added, never changed)."""
     document = {
         "format": FORMAT,
@@ -39,10 +41,11 @@ def summary_of(study: Study) -> dict[str, Any]:
         "cells": [_cell(cell) for cell in study.cells],
         "claims": [_claim(row) for row in study.claims],
         "slo": _slo(study.slo),
+        "scaling": scaling_document(scaling or study_scaling(study)),
         "comparisons": [_effect(effect) for effect in study.comparison.effects],
         "warnings": [_doubt(doubt) for doubt in study.doubts],
     }
-    cleaned = _without_nan(document)
+    cleaned = without_nan(document)
     assert isinstance(cleaned, dict)
     return cleaned
 
@@ -192,12 +195,12 @@ def _doubt(doubt: Doubt) -> dict[str, Any]:
     return {"code": doubt.code, "detail": doubt.detail, "cell": doubt.cell, "remedy": doubt.remedy}
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """JSON has no NaN: what is not finite becomes null."""
     if isinstance(value, dict):
-        return {name: _without_nan(inner) for name, inner in value.items()}
+        return {name: without_nan(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
+        return [without_nan(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

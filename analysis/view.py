@@ -10,6 +10,8 @@ from pathlib import PurePath
 from analysis.compare import MEASURES, Effect
 from analysis.plan import flatten
 from analysis.plots import forest
+from analysis.scaling.study import Scaling, study_scaling
+from analysis.scaling.view import ScalingView, scaling_view
 from analysis.section import Section, make_section
 from analysis.study import Study
 from analysis.svg import Plot
@@ -130,6 +132,7 @@ class ReportView:
     claims: tuple[ClaimLine, ...]
     warnings: tuple[WarningGroup, ...]
     sections: tuple[Section, ...]
+    scaling: ScalingView | None
     cells: Table
     facts: tuple[Facts, ...]
     command: str
@@ -137,8 +140,9 @@ class ReportView:
     setting_head: str
 
 
-def make_view(study: Study) -> ReportView:
-    """Work a study out into what the template shows."""
+def make_view(study: Study, scaling: Scaling | None = None) -> ReportView:
+    """Work a study out into what the template shows; its scaling, too, where that was not done yet."""
+    scaling = scaling or study_scaling(study)
     settings = study.settings
     comparison = study.comparison
     answered = _answered(study)
@@ -164,6 +168,7 @@ def make_view(study: Study) -> ReportView:
         claims=tuple(_claims(study)),
         warnings=tuple(_warnings(study)),
         sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
+        scaling=scaling_view(study, scaling),
         cells=cells_table(study),
         facts=tuple(_facts(study)),
         command=shlex.join(study.info.command),

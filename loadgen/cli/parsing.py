@@ -4,10 +4,13 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.errors import UsageError
 from harness.stages import Stage
+
+if TYPE_CHECKING:
+    from analysis.scaling.questions import Question
 
 _STAGE = re.compile(r"^(?:(?P<start>\d{1,7})-)?(?P<users>\d{1,7}):(?P<seconds>\d{1,6}(?:\.\d+)?)$")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -123,3 +126,19 @@ def objective(text: str) -> str:
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+WHAT_IF_HELP = (
+    "predict a cell that was not run, by a law fitted to the sweep: NAME=VALUE,... with concurrency, isl, osl and the "
+    "sweep's knobs, as in concurrency=1024,TLLM_RPC_SUBMIT_BATCH_MAX=16; repeatable"
+)
+
+
+def what_if(text: str) -> "Question":
+    """Read a question to the scaling law (analysis.scaling.questions)."""
+    from analysis.scaling.questions import parse_what_if
+
+    try:
+        return parse_what_if(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

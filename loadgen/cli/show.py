@@ -9,8 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from analysis.summary import summarise
+from analysis.scaling.study import study_scaling
+from analysis.study import study_sweep
+from analysis.summary import summary_of
 from loadgen.cli import parsing
+from loadgen.cli.what_if import print_answers, status_of
 
 PLAIN_WIDTH = 160
 
@@ -24,25 +27,32 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("dir", type=Path, metavar="DIR", help="a sweep's folder")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON document")
     parser.add_argument("--slo", type=parsing.objective, metavar="TERMS", help=parsing.SLO_HELP)
+    parser.add_argument(
+        "--what-if", type=parsing.what_if, action="append", default=[], metavar="NAME=V,...", help=parsing.WHAT_IF_HELP
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    summary = summarise(options.dir, options.slo)
+    study = study_sweep(options.dir, options.slo)
+    scaling = study_scaling(study, options.what_if)
+    summary = summary_of(study, scaling)
     if options.json:
         json.dump(summary, sys.stdout, indent=1)
         print()
-        return 0
+        return status_of(scaling.answers)
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.print(_table(summary["cells"]))
     if summary["slo"] is not None:
         console.print(_slo(summary["slo"]))
+    if options.what_if:
+        print_answers(scaling)
     for warning in summary["warnings"]:
         where = f" [{warning['cell']}]" if warning.get("cell") else ""
         console.print(
             f"warning {warning['code']}{where}: {warning['detail']}", highlight=False, markup=False, soft_wrap=True
         )
-    return 0
+    return status_of(scaling.answers)
 
 
 def _table(cells: list[dict[str, Any]]) -> Table:
