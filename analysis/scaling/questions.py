@@ -38,7 +38,7 @@ def parse_what_if(text: str) -> Question:
         if name in values:
             raise UsageError(f"--what-if {text}: {name} once, please; give --what-if again for another question")
         values[name] = value
-    counts = {name: _count(name, values.pop(name)) for name in LOAD_NAMES if name in values}
+    counts = {name: whole(name, values.pop(name)) for name in LOAD_NAMES if name in values}
     return Question(text.replace(" ", ""), values, **counts)
 
 
@@ -54,7 +54,8 @@ def check_names(question: Question, knobs: Mapping[str, Sequence[str]]) -> None:
         raise UsageError(f"--what-if {name}={question.knobs[name]}: the sweep turned no such thing: {hint}")
 
 
-def _count(name: str, value: str) -> int:
+def whole(name: str, value: str) -> int:
+    """Read a count. Raises UsageError."""
     if not _COUNT.fullmatch(value) or int(value) < 1:
         raise UsageError(f"--what-if {name}={value}: expected a whole number of at least 1")
     return int(value)

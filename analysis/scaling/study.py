@@ -8,7 +8,7 @@ from analysis.scaling.heldout import QUANTITIES, HeldOut, hold_out, percentile_q
 from analysis.scaling.knee import Growth, Knee, find_knee, growths, throughput_points
 from analysis.scaling.law import FEWEST_POINTS, Law, NoLawError, fit_law
 from analysis.scaling.points import BATCH_KNOB, Observed, observe, term_name
-from analysis.scaling.questions import Question, check_names
+from analysis.scaling.questions import Question, check_names, whole
 from analysis.scaling.services import Service, service_table
 from analysis.scaling.whatif import Answer, ask
 from analysis.slo import Term
@@ -111,7 +111,9 @@ def _check(study: Study, questions: Sequence[Question], groups: dict[Setting, li
     for question in questions:
         check_names(question, run)
         for name, value in question.knobs.items():
-            if name != BATCH_KNOB and value not in run[name]:
+            if name == BATCH_KNOB:
+                whole(name, value)
+            elif value not in run[name]:
                 raise UsageError(
                     f"--what-if {name}={value}: the law has no term for {name}, only values that were run can be asked "
                     f"for: {', '.join(run[name])}"

@@ -11,9 +11,8 @@ from analysis.plan import Setting
 from analysis.scaling.heldout import DECISIVE, HOLDS_BELOW, HeldOut
 from analysis.scaling.law import Law, Predicted, Workload
 from analysis.scaling.points import BATCH_KNOB, OPERATIONS, Observed, term_name
-from analysis.scaling.questions import ISL, Question
+from analysis.scaling.questions import ISL, Question, whole
 from analysis.slo import Term
-from contracts.errors import UsageError
 
 FARTHEST = 2.0
 SAME_LENGTH = 1.05
@@ -75,7 +74,7 @@ def ask(
     held_out: Sequence[HeldOut],
     terms: Sequence[Term],
 ) -> Answer:
-    """Answer a question by the law of the cells with these `knobs`. Raises UsageError on a value that cannot be."""
+    """Answer a question by the law of the cells with these `knobs`."""
     workload = workload_of(question, cells)
     errors = {one.quantity.name: one.mean for one in held_out}
     reaches = _reaches(workload, cells)
@@ -96,10 +95,7 @@ def workload_of(question: Question, cells: Sequence[Observed]) -> Workload:
     """Fill a question up from the cells: mean lengths, the greatest concurrency, the first cell's batch size."""
     batch: float | None = cells[0].batch_max
     if BATCH_KNOB in question.knobs:
-        text = question.knobs[BATCH_KNOB]
-        if not text.isdecimal() or int(text) < 1:
-            raise UsageError(f"--what-if {BATCH_KNOB}={text}: expected a whole number of at least 1")
-        batch = int(text)
+        batch = whole(BATCH_KNOB, question.knobs[BATCH_KNOB])
     return Workload(
         concurrency=question.concurrency or max(cell.concurrency for cell in cells),
         prompt_tokens=question.isl or _mean([cell.prompt_tokens for cell in cells]),
