@@ -170,7 +170,7 @@ class HoldTally:
 
 
 def _group(name: str, function: str | None, holds: Sequence[Hold], span_ns: int) -> HoldGroup:
-    longest = max(holds, key=lambda hold: hold.least_ms)
+    longest = max(holds, key=lambda hold: (hold.least_ms, hold.most_ms))
     return HoldGroup(
         name=name,
         function=function,

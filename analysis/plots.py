@@ -81,27 +81,18 @@ def distribution(samples: Sequence[Sample], *, key: str, title: str, label: str,
 def gil_bars(shares: Sequence[tuple[str, Mapping[str, float]]], threads: Sequence[str], *, key: str) -> Plot:
     """Draw who held the GIL: one bar a setting, one segment a thread group; the rest of the bar is nobody."""
     told = []
-
-    def draw_on(axes: Any) -> None:
-        for place, (_, by_thread) in enumerate(shares):
-            axes.barh(place, 1, height=0.62, color="none", edgecolor=FAINT, linewidth=0.8)
-            left = 0.0
-            for index, thread in enumerate(threads):
-                width = by_thread.get(thread, 0.0)
-                axes.barh(place, width, left=left, height=0.62, color=thread_colour(index), linewidth=0)
-                if width >= 0.09:
-                    axes.text(left + width / 2, place, share(width), color=PAPER, ha="center", va="center", fontsize=8)
-                left += width
-        axes.set_yticks(range(len(shares)), [_clip(name) for name, _ in shares])
-        axes.invert_yaxis()
-        axes.set_xlim(0, max(1.0, *(sum(by_thread.values()) for _, by_thread in shares)))
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.set_xlabel("share of wall time holding the GIL")
-        axes.grid(visible=False, axis="y")
-
     for name, by_thread in shares:
         parts = ", ".join(f"{name} {share(value)}" for name, value in by_thread.items())
         told.append(f"{name}: held {share(sum(by_thread.values()))} of the time ({parts})")
+
+    def draw_on(axes: Any) -> None:
+        for place in range(len(shares)):
+            axes.barh(place, 1, height=0.62, color="none", edgecolor=FAINT, linewidth=0.8)
+        _stack(axes, shares, threads, 1.0, share)
+        axes.set_xlim(0, max(1.0, *(sum(by_thread.values()) for _, by_thread in shares)))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_xlabel("share of wall time holding the GIL")
+
     return draw(
         draw_on,
         key=key,
@@ -109,6 +100,46 @@ def gil_bars(shares: Sequence[tuple[str, Mapping[str, float]]], threads: Sequenc
         description="; ".join(told) + ".",
         height_in=1.0 + 0.42 * max(len(shares), 2),
     )
+
+
+def step_bars(steps: Sequence[tuple[str, Mapping[str, float]]], parts: Sequence[str], *, key: str) -> Plot:
+    """Draw what the mean step is made of: one bar a setting, one segment a part, ms."""
+    told = [f"{name}: " + ", ".join(f"{part} {number(ms)} ms" for part, ms in by.items()) for name, by in steps]
+    longest = max(sum(by.values()) for _, by in steps)
+
+    def draw_on(axes: Any) -> None:
+        _stack(axes, steps, parts, longest, number)
+        axes.set_xlim(0, longest * 1.02)
+        axes.set_xlabel("mean step of the executor loop, ms")
+
+    return draw(
+        draw_on,
+        key=key,
+        title="What a step is made of",
+        description="; ".join(told) + ".",
+        height_in=1.0 + 0.42 * max(len(steps), 2),
+    )
+
+
+def _stack(
+    axes: Any,
+    rows: Sequence[tuple[str, Mapping[str, float]]],
+    parts: Sequence[str],
+    whole: float,
+    write: Callable[[float], str],
+) -> None:
+    """Draw a stacked bar a row, each part in its colour, with its figure where there is room for it."""
+    for place, (_, by_part) in enumerate(rows):
+        left = 0.0
+        for index, part in enumerate(parts):
+            width = by_part.get(part, 0.0)
+            axes.barh(place, width, left=left, height=0.62, color=thread_colour(index), linewidth=0)
+            if width >= 0.09 * whole:
+                axes.text(left + width / 2, place, write(width), color=PAPER, ha="center", va="center", fontsize=8)
+            left += width
+    axes.set_yticks(range(len(rows)), [clip(name) for name, _ in rows])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
 
 
 def in_flight(courses: Sequence[Course], asked: int, *, key: str) -> Plot:
@@ -168,9 +199,7 @@ def forest(
                     [(effect.low - 1) * 100, (effect.high - 1) * 100], [place, place], color=colour, linewidth=2.4
                 )
             axes.plot([(effect.ratio - 1) * 100], [place], "D", color=colour, markersize=5.5)
-        axes.set_yticks(
-            range(len(drawn)), [_clip(f"{e.concurrency:,} \N{MIDDLE DOT} {name(e.setting)}") for e in drawn]
-        )
+        axes.set_yticks(range(len(drawn)), [clip(f"{e.concurrency:,} \N{MIDDLE DOT} {name(e.setting)}") for e in drawn])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, -NARROWEST), max(high, NARROWEST))
@@ -180,7 +209,7 @@ def forest(
             FuncFormatter(lambda value, _: f"{value:+g}%".replace("-", MINUS) if value else "0%")
         )
         side = {1: "right is better", -1: "left is better", 0: ""}[measure.better]
-        axes.set_xlabel(f"change against {_clip(baseline)}" + (f", {side}" if side else ""))
+        axes.set_xlabel(f"change against {clip(baseline)}" + (f", {side}" if side else ""))
 
     return draw(
         draw_on,
@@ -209,6 +238,6 @@ def _duration(value_ms: float) -> str:
     return f"{value_ms:g} ms" if value_ms < 1000 else f"{value_ms / 1000:g} s"
 
 
-def _clip(text: str) -> str:
+def clip(text: str) -> str:
     """Keep the end, where the value stands."""
     return text if len(text) <= LABEL_LETTERS else f"\N{HORIZONTAL ELLIPSIS}{text[1 - LABEL_LETTERS :]}"

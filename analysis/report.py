@@ -18,6 +18,7 @@ from analysis.view import ReportView, make_view
 from contracts.folder import SweepFolder
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("sort.js", "flame.js")
 
 
 def write_report(path: Path, out: Path | None = None, objective: str | None = None) -> Path:
@@ -49,7 +50,7 @@ def render(view: ReportView) -> str:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
-    script = (TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    script = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
         view=view,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.anatomy import Anatomy, make_anatomy
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import Setting
 from analysis.plots import Course, Sample, distribution, gil_bars, in_flight
@@ -69,6 +70,7 @@ class Section:
     held_columns: tuple[str, ...]
     held: tuple[HeldRow, ...]
     waits: tuple[WaitRow, ...]
+    anatomy: Anatomy
     audit_columns: tuple[str, ...]
     audit: tuple[SettingRow, ...]
 
@@ -135,6 +137,7 @@ def make_section(study: Study, concurrency: int) -> Section:
         held_columns=tuple(study.name(setting) for setting, _ in sampled),
         held=tuple(_held([cells for _, setting, cells in groups if setting in dict(sampled)], threads)),
         waits=tuple(_waits(study, groups)),
+        anatomy=make_anatomy(study, groups, threads, key=str(concurrency)),
         audit_columns=tuple(column.label for column in _AUDIT),
         audit=tuple(_row(study, index, setting, cells, _AUDIT) for index, setting, cells in groups),
     )

@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.folder import GilStacks
@@ -39,7 +39,8 @@ class Holders:
     """Shares of wall time in which a thread held the GIL, over `looks` successful looks at the process.
 
     `by_thread` has the members of a pool under one name (`asyncio_*`), `by_raw_thread` each by its own. The
-    functions of a thread group are keyed by (group, function). `missed` is the share of looks whose stack was lost.
+    functions of a thread group are keyed by (group, function). `by_stack` has whole stacks: the group, then frames
+    without their lines, outermost first. `missed` is the share of looks whose stack was lost.
     """
 
     looks: int
@@ -48,6 +49,7 @@ class Holders:
     by_thread: Mapping[str, float]
     by_raw_thread: Mapping[str, float]
     by_function: Mapping[tuple[str, Function], float]
+    by_stack: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -92,9 +94,11 @@ def count_holders(lines: Iterable[str], stacks: GilStacks) -> Holders:
     """Turn raw lines into shares."""
     raw: Counter[str] = Counter()
     functions: Counter[tuple[str, Function]] = Counter()
+    whole: Counter[tuple[str, ...]] = Counter()
     for stack in raw_stacks(lines):
         raw[stack.thread] += stack.count
         functions[group_of(stack.thread), _function(stack.frames)] += stack.count
+        whole[group_of(stack.thread), *map(_without_line, stack.frames)] += stack.count
     grouped: Counter[str] = Counter()
     for name, count in raw.items():
         grouped[group_of(name)] += count
@@ -106,6 +110,7 @@ def count_holders(lines: Iterable[str], stacks: GilStacks) -> Holders:
         by_thread={name: count / looks for name, count in grouped.most_common()},
         by_raw_thread={name: count / looks for name, count in raw.most_common()},
         by_function={key: count / looks for key, count in functions.most_common()},
+        by_stack={key: count / looks for key, count in whole.items()},
     )
 
 

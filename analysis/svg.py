@@ -81,13 +81,23 @@ def line_style(index: int) -> Any:
 
 def draw(draw_on: Any, *, key: str, title: str, description: str, height_in: float = 2.7) -> Plot:
     """Let `draw_on(axes)` draw and turn the figure into a Plot; `key` makes its ids unique on the page."""
+    return draw_panels(
+        lambda panels: draw_on(panels[0]), (1,), key=key, title=title, description=description, height_in=height_in
+    )
+
+
+def draw_panels(
+    draw_on: Any, heights: Sequence[float], *, key: str, title: str, description: str, height_in: float
+) -> Plot:
+    """Let `draw_on(list of axes)` draw panels above each other, of these relative heights, on one horizontal axis."""
     with mpl.rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the page's fonts draw it, not ours
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        axes.patch.set_visible(False)
-        draw_on(axes)
+        panels = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        for axes in panels:
+            axes.patch.set_visible(False)
+        draw_on(panels)
         out = io.StringIO()
         FigureCanvasSVG(figure)
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

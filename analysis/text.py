@@ -48,6 +48,10 @@ def times(ratio: float, low: float | None = None, high: float | None = None) -> 
     return f"{ratio:.2f}{span}"
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def interval(effect: Effect) -> str:
     """Write the 95 % interval of an effect, else the spread over its blocks, else nothing."""
     if effect.low is not None and effect.high is not None:

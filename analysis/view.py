@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import PurePath
 
 from analysis.compare import MEASURES, Effect
-from analysis.plan import flatten
+from analysis.environment import Facts, facts_of, made_with
 from analysis.plots import forest
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.scaling.view import ScalingView, scaling_view
@@ -16,7 +16,7 @@ from analysis.section import Section, make_section
 from analysis.study import Study
 from analysis.svg import Plot
 from analysis.table import Table, cells_table
-from analysis.text import ARROW, change, interval, number, share, times
+from analysis.text import ARROW, change, interval, number, plural, share, times
 from analysis.verdict import sentences
 
 ANSWER = (
@@ -99,14 +99,6 @@ class WarningGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """One table of the environment."""
-
-    title: str
-    rows: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Swatch:
     """One entry of a legend: the index of its colour and line, and its name."""
 
@@ -136,6 +128,7 @@ class ReportView:
     cells: Table
     facts: tuple[Facts, ...]
     command: str
+    made_with: str
     folder: str
     setting_head: str
 
@@ -170,8 +163,9 @@ def make_view(study: Study, scaling: Scaling | None = None) -> ReportView:
         sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
         scaling=scaling_view(study, scaling),
         cells=cells_table(study),
-        facts=tuple(_facts(study)),
+        facts=tuple(facts_of(study)),
         command=shlex.join(study.info.command),
+        made_with=made_with(study),
         folder=str(study.path.resolve().name),
         setting_head=study.knob or "Setting",
     )
@@ -192,7 +186,7 @@ def _meta(study: Study) -> tuple[str, ...]:
     done = sum(cell.tables.done for cell in study.cells)
     planned = study.info.planned_cells or len(study.cells)
     meta = [_when(study.info.created_at), plan.get("stack", ""), plan.get("drive", "") and f"drive {plan['drive']}"]
-    meta += [*_workload(plan), f"{done} of {planned} cells finished", _plural(len(study.comparison.blocks), "block")]
+    meta += [*_workload(plan), f"{done} of {planned} cells finished", plural(len(study.comparison.blocks), "block")]
     return tuple(part for part in meta if part)
 
 
@@ -218,10 +212,6 @@ def _when(created_at: str | None) -> str:
         return f"{datetime.fromisoformat(created_at or ''):%Y-%m-%d %H:%M %Z}".strip()
     except ValueError:
         return created_at or ""
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _incomplete(study: Study) -> str:
@@ -321,39 +311,3 @@ def _warnings(study: Study) -> Iterable[WarningGroup]:
         remedies[doubt.code] = doubt.remedy
     for code, seen in groups.items():
         yield WarningGroup(code, remedies[code], tuple(seen))
-
-
-def _server_settings(study: Study) -> Mapping[str, str]:
-    """Take what the server of the first cell said of itself, where sweep.json has no word on it."""
-    told = next((cell.tables.info.server for cell in study.cells if cell.tables.info.server), {})
-    return flatten(told.get("settings", told))
-
-
-def _load_machines(study: Study) -> Mapping[str, str]:
-    """Name the machines of the first cell whose load ran elsewhere, and say how their clocks stood to this one's."""
-    tables = next((cell.tables for cell in study.cells if cell.tables.info.load_machines), None)
-    if tables is None:
-        return {}
-    named = {}
-    for process, host in tables.info.load_machines.items():
-        fit = tables.clocks.fits.get(int(process.removeprefix("load") or 0))
-        clock = "clock not known" if fit is None else f"clock {fit.offset_ms:+.3f} ms, to within {fit.error_ms:.3f} ms"
-        named[process] = f"{host}, {clock}"
-    return named
-
-
-def _facts(study: Study) -> Iterable[Facts]:
-    info = study.info
-    placement = next((cell.tables.info.placement for cell in study.cells if cell.tables.info.placement), {})
-    plan = {name: value for name, value in info.plan.items() if value != ""}
-    for title, facts in (
-        ("Machine", info.machine),
-        ("Versions", info.versions),
-        ("Plan", plan),
-        ("Placement of the first cell", placement),
-        ("Load machines", _load_machines(study)),
-        ("Stack settings", info.stack_settings or _server_settings(study)),
-        ("Git", info.git),
-    ):
-        if facts:
-            yield Facts(title, tuple((str(name), str(value)) for name, value in facts.items()))

@@ -16,11 +16,15 @@ from contracts.arrow import write_rows
 from contracts.folder import CellInfo, GilStacks, Phases, SweepFolder, write_json
 from contracts.records import (
     CLIENT,
+    GC,
+    GIL,
     HOST,
     REQUESTS,
     SERVER,
     STEPS,
     ClientRow,
+    GcRow,
+    GilRow,
     HostRow,
     RequestRow,
     ServerRow,
@@ -67,6 +71,9 @@ class Recipe:
     merged_chunks: int = 0
     ttft_growth: float = 0.0
     in_steps: int | None = None
+    looks: bool = False
+    pause_ms: float | None = None
+    waiter: str = "rpc_server_thread"
 
 
 def write_sweep(
@@ -131,6 +138,10 @@ def write_cell(
     write_rows(folder.steps, STEPS, _steps(recipe, start, end, len(requests), random))
     write_rows(folder.host, HOST, _host(recipe, start, end))
     folder.stacks.write_text("".join(_stacks(recipe)))
+    if recipe.looks:
+        write_rows(folder.gil, GIL, _looks(recipe, steady, end))
+    if recipe.pause_ms is not None:
+        write_rows(folder.gc, GC, [GcRow(steady + S, int(recipe.pause_ms * MS), 2, 7)] if recipe.pause_ms else [])
     info = CellInfo(
         id=slug,
         slug=slug,
@@ -255,6 +266,29 @@ def _host(recipe: Recipe, start: int, end: int) -> list[HostRow]:
     for t in range(start, end, S // 2):
         for role, pid, tid, name, share in shares:
             rows.append(HostRow(t, role, pid, tid, name, int((t - start) * share), (t - start) // 100, 50_000_000))
+    return rows
+
+
+def _looks(recipe: Recipe, steady: int, end: int) -> list[GilRow]:
+    """A look every 2 ms: of each ten the loop holds six (in one hold of 10 ms), waits two and is blocked elsewhere two.
+
+    The waiter waits while the loop holds, and holds for the next four.
+    """
+    loop, waiter = 1010, 1011
+    rows = []
+    for place, t_ns in enumerate(range(steady, end, 2 * MS)):
+        held, turn = place % 10 < 6, place // 10
+        wants = [waiter] if held else [loop] if place % 10 < 8 else []
+        first = place == 0
+        rows.append(
+            GilRow(
+                t_ns=t_ns, locked=True, holder=loop if held else waiter, holder_sleeps=False,
+                function=f"{'encode' if held else recipe.waiter} (a/b.py)", waiting=wants, runnable=[], running=[],
+                cold=[], cold_weight=16, clocked=[], cpu_clock_ns=[], queue_clock_ns=[], switches=2 * turn + (not held),
+                missed=0, cpu_ns=0, appeared=[loop, waiter] if first else [],
+                names=["executor_loop", recipe.waiter] if first else [], gone=[], interval_us=5000,
+            )
+        )  # fmt: skip
     return rows
 
 

@@ -33,7 +33,12 @@ def browser() -> Iterator[Any]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sweep")
     cells = [
-        (value, concurrency, block, Recipe(users=concurrency, factor=factor, jitter=0.1, window_s=2))
+        (
+            value,
+            concurrency,
+            block,
+            Recipe(users=concurrency, factor=factor, jitter=0.1, window_s=2, looks=True, pause_ms=5.0),
+        )
         for block in range(3)
         for value, factor in (("1", 1.0), ("32", 0.8), ("a-long-value-" * 8, 0.9))
         for concurrency in (4, 16)
@@ -111,6 +116,76 @@ def test_dark_mode_turns_page_and_plots_dark(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     background, text = lightness()
     assert background < text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_on_a_frame_of_the_flame_graph_has_contrast(page: Any, scheme: str) -> None:
+    """WCAG asks for 4.5; the page's own colours are mixed in the browser, so they are read from a canvas there."""
+    page.emulate_media(color_scheme=scheme)
+    lowest = page.evaluate(
+        """() => {
+          const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+          const light = (colour) => {
+            pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
+            const [r, g, b] = Array.from(pen.getImageData(0, 0, 1, 1).data).map((v) => {
+              v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+            });
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          return Math.min(...Array.from(document.querySelectorAll(".flame span")).map((frame) => {
+            const style = getComputedStyle(frame);
+            const [a, b] = [light(style.color), light(style.backgroundColor)].sort((x, y) => y - x);
+            return (a + 0.05) / (b + 0.05);
+          }));
+        }"""
+    )
+    assert lowest >= 4.5
+
+
+def test_the_keyboard_walks_and_widens_a_flame_graph(page: Any) -> None:
+    graph = page.locator(".flame").first
+    frames = graph.locator("[role=treeitem]")
+    frames.first.focus()
+    page.keyboard.press("ArrowDown")
+    told = graph.locator("output").inner_text()
+    assert told == page.evaluate("document.activeElement.firstElementChild.textContent")
+    assert "%" in told
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    second = page.evaluate("document.activeElement.getBoundingClientRect().width")
+    page.keyboard.press("Enter")
+    whole = graph.locator("[role=tree]").bounding_box()["width"]
+    assert page.evaluate("document.activeElement.getBoundingClientRect().width") == pytest.approx(whole, abs=1)
+    assert not frames.first.is_visible()
+    page.keyboard.press("Escape")
+    assert frames.first.is_visible()
+    assert page.evaluate("document.activeElement.getBoundingClientRect().width") == pytest.approx(second, abs=1)
+
+
+def test_a_click_widens_a_frame_and_another_shows_all_again(page: Any) -> None:
+    second = page.locator(".flame").first.locator("[role=tree] > [role=treeitem]").nth(1)
+    before = second.bounding_box()["width"]
+    second.click(position={"x": 2, "y": 4})
+    assert second.bounding_box()["width"] > before
+    second.click(position={"x": 2, "y": 4})
+    assert second.bounding_box()["width"] == pytest.approx(before, abs=1)
+
+
+def test_graphs_of_other_settings_are_a_key_press_away(page: Any) -> None:
+    closed = page.locator("details.pick:not([open])").first
+    page.evaluate("document.querySelectorAll('details.pick').forEach((d, i) => d.dataset.place = i)")
+    place = closed.get_attribute("data-place")
+    closed.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert page.locator(f"details[data-place='{place}'] ul, details[data-place='{place}'] figure").first.is_visible()
+
+
+def test_printed_it_has_no_dead_controls_and_no_dark_page(page: Any) -> None:
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for control in ("nav", ".download", ".flame output"):
+        assert not page.locator(control).first.is_visible()
+    assert len(page.pdf()) > 10_000
 
 
 def test_the_csv_downloads(page: Any) -> None:

@@ -6,12 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from synthetic import Recipe, write_sweep
 
+from analysis.environment import facts_of, made_with
+from analysis.flame import flame, merged
 from analysis.report import write_report
+from analysis.stacks import count_holders
+from analysis.study import study_sweep
 from analysis.svg import draw
 from analysis.text import change, number, share
-from contracts.folder import Phases, SweepFolder
+from analysis.timeline import typical
+from contracts.folder import GilStacks, Phases, SweepFolder
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(2)</script>$x_{^'
 
@@ -70,15 +76,23 @@ def test_ids_are_unique_and_every_plot_has_a_text_alternative(tmp_path: Path) ->
 
 
 def test_hostile_names_and_errors_end_escaped(tmp_path: Path) -> None:
-    cells = [(value, 8, 0, Recipe(gil={EVIL: 300, "executor_loop": 400}, fail_every=5, error=EVIL))
-             for value in ("1", EVIL)]  # fmt: skip
+    recipe = Recipe(
+        gil={EVIL: 300, "executor_loop": 400}, fail_every=5, error=EVIL, looks=True, pause_ms=12.0, waiter=EVIL,
+        further_cpu={EVIL: 0.4},
+    )  # fmt: skip
+    cells = [(value, 8, 0, recipe) for value in ("1", EVIL)]
     write_sweep(tmp_path, cells, knob=f"A{EVIL}", document={"machine": {EVIL: EVIL}, "command": ["loadgen", EVIL]})
     folder = SweepFolder(tmp_path).cell_folders()[0]
     folder.write(replace(folder.read(), state="failed", error=EVIL, phases=Phases()))
+    hostile = EVIL.replace(";", ",")
+    for one in SweepFolder(tmp_path).cell_folders():
+        one.stacks.write_text(f"thread (1): {hostile};{hostile} (a/{hostile}/b.py:3);{hostile} 300\n")
     path = write_report(tmp_path)
     tags = parse(path)
     assert not [tag for tag, _ in tags if tag == "img"]
     assert len([tag for tag, _ in tags if tag == "script"]) == 1
+    assert [tag for tag, attributes in tags if attributes.get("role") == "tree"], "the stacks were not drawn"
+    assert "&lt;script&gt;alert(2)&lt;/script&gt;$x_{^ (a/" in path.read_text(encoding="utf-8")
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
 
 
@@ -115,6 +129,79 @@ def test_a_cell_without_records_of_the_gil_is_reported_without(tmp_path: Path) -
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "There are no samples of the GIL here" in text
     assert "no_gil_samples" in text
+
+
+def looked_into(path: Path, **changes: Any) -> str:
+    return write_report(small(path, looks=True, **changes)).read_text(encoding="utf-8")
+
+
+def test_it_says_where_a_step_goes_and_which_holds_were_long(tmp_path: Path) -> None:
+    """A step of 10 ms: 6 held, 2 waiting, 2 blocked, which the device's 3 ms fill; a hold of 10 ms in every 20."""
+    text = looked_into(tmp_path)
+    told = re.search(r"1: host work (.*) ms, GIL wait (.*) ms, wait for the device (.*) ms, other 0.00 ms; 32", text)
+    assert told is not None
+    assert [float(part) for part in told.groups()] == pytest.approx([6, 2, 2], abs=0.02)
+    holds = text[text.index("<h3>Long holds</h3>") :]
+    assert "encode" in holds[: holds.index("</table>")]
+    assert "600, longest 10.0 to 14.0 ms" in holds
+    assert "5 ms (the process)" in holds
+
+
+def test_it_shows_a_cell_of_each_setting_over_time(tmp_path: Path) -> None:
+    text = looked_into(tmp_path / "a", pause_ms=12.0)
+    assert "1 collector pauses, longest 12.0 ms" in text
+    assert "the loop waits 20% of the time" in text
+    assert "cores used: rank0 0.90, proxy 0.30, load 0.20" in text
+    assert "Not recorded" not in text
+    assert "no collector pause of 1 ms or more" in looked_into(tmp_path / "b", pause_ms=0.0)
+    assert "Not recorded: garbage collector." in looked_into(tmp_path / "c")
+
+
+def test_the_cell_shown_over_time_is_the_middle_one_that_finished(tmp_path: Path) -> None:
+    cells = [("1", 8, block, Recipe(factor=factor)) for block, factor in enumerate((1.0, 0.5, 0.8, 0.6))]
+    study = study_sweep(write_sweep(tmp_path, cells))
+    chosen = typical(study.cells)
+    assert chosen is not None
+    assert chosen.tables.info.block == 2
+    assert typical([]) is None
+
+
+def test_a_flame_graph_adds_up_over_cells_and_drops_what_is_too_small() -> None:
+    """Two cells of 100 looks that told something, 100 that failed: shares are over the former."""
+    start = "Thread._bootstrap (threading.py:1);Thread.run (threading.py:2)"
+    lines = [
+        f"thread (1): loop;{start};run (x/loop.py:5);a (x/a.py:1) 40\n",
+        f"thread (1): loop;{start};run (x/loop.py:9);b (x/b.py:1) 20\n",
+        "thread (2): pool_1;c (x/c.py:1) 10\n",
+        "thread (3): pool_2;c (x/c.py:7) 10\n",
+    ]
+    stacks = GilStacks(1, 100, 0, 1, attempts=200, samples=80, errors=100, complete=True)
+    cells = [count_holders(lines, stacks), count_holders(lines[:2], stacks)]
+    root = merged([cell.by_stack for cell in cells])
+    assert root.share == pytest.approx(0.7)
+    assert list(root.callees) == ["loop", "pool_*"]
+    run = root.callees["loop"].callees["run (x/loop.py)"]
+    assert {name: round(one.share, 3) for name, one in run.callees.items()} == {"a (x/a.py)": 0.4, "b (x/b.py)": 0.2}
+    many = count_holders(
+        [f"thread (1): loop;f{place} (x.py:1) 1\n" for place in range(5000)], replace(stacks, attempts=5100)
+    )
+    drawn = flame("1", 0, cells, ("loop",))
+    assert drawn is not None
+    assert drawn.html.count("<li") == 6
+    assert flame("1", 0, [many], ("loop",)).html.count("<li") == 1  # type: ignore[union-attr]
+    assert flame("1", 0, [], ()) is None
+
+
+def test_what_differs_between_cells_and_what_made_them_is_said(tmp_path: Path) -> None:
+    small(tmp_path)
+    folders = SweepFolder(tmp_path).cell_folders()
+    for place, folder in enumerate(folders):
+        settings = {"gc": "off" if place < 2 else "frozen", "same": 1}
+        folder.write(replace(folder.read(), server={"settings": settings, "submit": {"messages": place}}))
+    study = study_sweep(tmp_path)
+    facts = {one.title: dict(one.rows) for one in facts_of(study)}
+    assert facts["Differs between cells"] == {"gc": "off (2 cells), frozen (4 cells)"}
+    assert made_with(study) == "commit 0123abc, Python 3.11.2"
 
 
 def test_a_plot_follows_the_pages_colours(tmp_path: Path) -> None:
