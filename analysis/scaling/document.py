@@ -28,6 +28,7 @@ def scaling_document(scaling: Scaling) -> dict[str, Any]:
         "growth": [_growth(one) for one in scaling.growth],
         "laws": [_law(law) for law in scaling.laws],
         "what_if": [_answer(answer) for answer in scaling.answers],
+        "left_out": [{"cell": one.cell, "why": one.why} for one in scaling.left_out],
         "slo": [term.text for term in scaling.terms],
     }
 

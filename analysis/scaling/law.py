@@ -173,7 +173,7 @@ def fit_law(cells: Sequence[Observed]) -> Law:
         device=device,
         way_in=_way_in(cells, front_end),
         front_end=front_end,
-        turns_a_token=float(np.mean([c.active / max(c.arriving * c.output_tokens, _TINY) for c in cells])),
+        turns_a_token=float(np.median([c.active / max(c.arriving * c.output_tokens, _TINY) for c in cells])),
         percentiles=_percentiles(cells),
     )
     host = contention * shared + held @ (own, core)

@@ -92,22 +92,40 @@ class Observed:
         return (self.setting, self.concurrency)
 
 
-def observe(cell: CellStudy, think_s: float = 0.0, terms: Sequence[Term] = ()) -> Observed | None:
-    """Take a cell's numbers; None where it is not done, or a record that the law needs is missing."""
+def ramped(cell: CellStudy) -> bool:
+    """Say whether the cell is a stage in which users were added or taken away all the time."""
+    stage = cell.tables.info.stage
+    return stage is not None and stage.get("ramp_from") is not None
+
+
+class LeftOutError(Exception):
+    """A cell that the law cannot take; the message says why."""
+
+
+def observe(cell: CellStudy, think_s: float = 0.0, terms: Sequence[Term] = ()) -> Observed:
+    """Take a cell's numbers. Raises LeftOutError when it is not done, not steady, or lacks a record of the law's."""
     tables, metrics = cell.tables, cell.metrics
-    window = tables.window
+    window, step, ttft = tables.window, metrics.host_step_ms, metrics.ttft_ms
     served = tables.requests[tables.requests["success"] & tables.requests["in_window"]]
-    if not tables.done or window is None or served.empty or metrics.gil is None:
-        return None
-    waits, step, ttft = metrics.gil.executor_steps, metrics.host_step_ms, metrics.ttft_ms
+    if not tables.done or window is None:
+        raise LeftOutError("it is not finished")
+    if ramped(cell):
+        raise LeftOutError("its number of users changed")
+    ended = (metrics.req_s or 0.0) * window.length_s
+    if ended < tables.info.concurrency:
+        raise LeftOutError(
+            f"its window is too short for a steady state: {ended:,.0f} requests ended in it, of "
+            f"{tables.info.concurrency:,} users"
+        )
     steps = rank_zero(tables.steps)
     steps = steps[steps["in_window"]]
-    if waits is None or step is None or ttft is None or not metrics.req_s or not metrics.output_tok_s:
-        return None
     done = work_of_steps(steps)
-    looks = None if done is None else _looks(tables.gil, window, steps, done)
-    if done is None or looks is None:
-        return None
+    if step is None or ttft is None or done is None or served.empty or not metrics.output_tok_s:
+        raise LeftOutError("its log says nothing of the executor loop's steps and the requests that arrived in them")
+    waits = metrics.gil.executor_steps if metrics.gil else None
+    looks = _looks(tables.gil, window, steps, done)
+    if waits is None or looks is None:
+        raise LeftOutError("it has no looks at the GIL that name the executor loop's thread")
     mean = done.mean()
     cpu, probe = cell.cpu, metrics.gil_probe_ms
     busy = None
@@ -135,7 +153,7 @@ def observe(cell: CellStudy, think_s: float = 0.0, terms: Sequence[Term] = ()) -
         tpot_ms=metrics.tpot_ms.mean if metrics.tpot_ms else step.mean,
         e2e_ms=metrics.e2e_ms.mean if metrics.e2e_ms else ttft.mean,
         percentiles=_percentiles(served, terms),
-        req_s=metrics.req_s,
+        req_s=ended / window.length_s,
         output_tok_s=metrics.output_tok_s,
         front_end=cpu.front_end,
         think_ms=think_s * 1e3,

@@ -1,5 +1,6 @@
 """A sweep's scaling worked through once: knees, laws with their errors, answers. For reports, JSON and notebooks."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,18 +8,21 @@ from analysis.plan import Setting
 from analysis.scaling.heldout import QUANTITIES, HeldOut, hold_out, percentile_quantity
 from analysis.scaling.knee import Growth, Knee, find_knee, growths, throughput_points
 from analysis.scaling.law import FEWEST_POINTS, Law, NoLawError, fit_law
-from analysis.scaling.points import BATCH_KNOB, Observed, observe, term_name
+from analysis.scaling.points import BATCH_KNOB, LeftOutError, Observed, observe, ramped, term_name
 from analysis.scaling.questions import Question, check_names, whole
 from analysis.scaling.services import Service, service_table
 from analysis.scaling.whatif import Answer, ask
 from analysis.slo import Term
-from analysis.study import Study
+from analysis.study import CellStudy, Study
 from contracts.errors import UsageError
 
-NO_RECORDS = (
-    "no finished cell has all the records that the law takes: steps of the executor loop with their arrivals, and "
-    "looks at the GIL that name its thread"
-)
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A cell that no law takes, by its id, and why."""
+
+    cell: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +49,7 @@ class Scaling:
     laws: tuple[GroupLaw, ...]
     answers: tuple[Answer, ...]
     terms: tuple[Term, ...]
+    left_out: tuple[LeftOut, ...]
 
 
 def study_scaling(study: Study, questions: Sequence[Question] = ()) -> Scaling:
@@ -52,18 +57,40 @@ def study_scaling(study: Study, questions: Sequence[Question] = ()) -> Scaling:
     terms = study.slo.terms if study.slo else ()
     closed = study.info.plan.get("arrival", "closed") == "closed"
     think_s = float(study.info.plan.get("think_s", "0"))
-    observed = [one for cell in study.cells if (one := observe(cell, think_s, terms)) is not None] if closed else []
+    observed, left_out = _observe(study.cells, think_s, terms) if closed else ([], ())
     groups = _groups(observed)
     _check(study, questions, groups)
     laws = tuple(_law(knobs, cells, terms) for knobs, cells in groups.items())
     knees, growth = [], []
     for setting in study.settings if closed else ():
-        own = [cell for cell in study.cells if cell.tables.setting == setting]
+        own = [cell for cell in study.cells if cell.tables.setting == setting and not ramped(cell)]
+        if not own:
+            continue
         knees.append(find_knee(setting, throughput_points(own)))
         growth += growths(setting, own)
-    missing = NO_RECORDS if closed else "the load was no closed loop, which the law is of"
+    missing = _most_common(left_out) if closed else "the load was no closed loop, which the law is of"
     answers = tuple(_answer(question, study, laws, terms, missing) for question in questions)
-    return Scaling(tuple(knees), tuple(growth), laws, answers, tuple(terms))
+    return Scaling(tuple(knees), tuple(growth), laws, answers, tuple(terms), left_out)
+
+
+def _observe(
+    cells: Sequence[CellStudy], think_s: float, terms: Sequence[Term]
+) -> tuple[list[Observed], tuple[LeftOut, ...]]:
+    observed, left_out = [], []
+    for cell in cells:
+        try:
+            observed.append(observe(cell, think_s, terms))
+        except LeftOutError as error:
+            left_out.append(LeftOut(cell.id, str(error)))
+    return observed, tuple(left_out)
+
+
+def _most_common(left_out: Sequence[LeftOut]) -> str:
+    """Say why no cell could be taken."""
+    if not left_out:
+        return "there are no cells"
+    ((why, _),) = Counter(one.why for one in left_out).most_common(1)
+    return f"no cell can be taken, most often because {why}"
 
 
 def _groups(observed: Sequence[Observed]) -> dict[Setting, list[Observed]]:

@@ -83,6 +83,7 @@ class ScalingView:
     answer_columns: tuple[str, ...]
     answers: tuple[AnswerLine, ...]
     laws: tuple[LawView, ...]
+    left_out: tuple[tuple[str, str], ...]
 
 
 def scaling_view(study: Study, scaling: Scaling) -> ScalingView | None:
@@ -90,6 +91,7 @@ def scaling_view(study: Study, scaling: Scaling) -> ScalingView | None:
     if not scaling.answers and len({(c.tables.setting, c.tables.info.concurrency) for c in study.cells}) < 2:
         return None
     names = {setting: Named(study.brief(setting), index) for index, setting in enumerate(study.settings)}
+    slugs = {cell.id: cell.tables.info.slug for cell in study.cells}
     labels = {one.name: one.label for one in scaling.growth}
     return ScalingView(
         knees=tuple((study.name(knee.setting), knee.sentence) for knee in scaling.knees),
@@ -102,6 +104,7 @@ def scaling_view(study: Study, scaling: Scaling) -> ScalingView | None:
             for place, group in enumerate(scaling.laws)
             if group.law is not None or len(scaling.laws) == 1
         ),
+        left_out=tuple((slugs[one.cell], one.why) for one in scaling.left_out),
     )
 
 

@@ -40,6 +40,12 @@ def print_answers(scaling: Scaling) -> None:
         for note in (f"no prediction: {line.refusal}" if line.refusal else "", *line.notes):
             if note:
                 console.print(f"{line.question}: {note}", highlight=False, markup=False, soft_wrap=True)
+    if scaling.laws and scaling.left_out:
+        console.print(
+            f"{len(scaling.left_out)} cells are not in the law; the first, {scaling.left_out[0].cell}: "
+            f"{scaling.left_out[0].why}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     for group in scaling.laws:
         if group.held_out and (
             len(scaling.laws) == 1 or any(answer.knobs == group.knobs for answer in scaling.answers)

@@ -13,7 +13,7 @@ from synthetic import KNOB, Recipe, write_sweep
 
 from analysis.scaling.heldout import DECISIVE
 from analysis.scaling.law import Workload, gathered, mean_of_longer
-from analysis.scaling.points import OPERATIONS
+from analysis.scaling.points import OPERATIONS, LeftOutError, observe
 from analysis.scaling.questions import parse_what_if
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.scaling.whatif import Answer
@@ -199,7 +199,14 @@ def test_a_value_that_was_not_run_of_a_knob_without_a_term_is_refused(tmp_path: 
     with pytest.raises(UsageError, match=r"no term for REFSTACK_TOKEN_IDS.*list, int32"):
         study_scaling(study, [parse_what_if("REFSTACK_TOKEN_IDS=int64")])
     (answer,) = study_scaling(study, [parse_what_if("REFSTACK_TOKEN_IDS=int32")]).answers
-    assert "no finished cell has all the records" in (answer.refusal or ""), "the cells have no looks at the GIL"
+    assert "no cell can be taken, most often because it has no looks at the GIL" in (answer.refusal or "")
+
+
+def test_a_window_in_which_not_every_user_got_an_answer_is_left_out(tmp_path: Path) -> None:
+    slow = Recipe(users=8, ttft_ms=9000.0, window_s=4.0)
+    (cell,) = study_sweep(write_sweep(tmp_path, [("1", 8, 0, slow)])).cells
+    with pytest.raises(LeftOutError, match="too short for a steady state: 0 requests ended in it, of 8 users"):
+        observe(cell)
 
 
 @pytest.mark.parametrize(("device", "host", "spread"), [(5, 3, 0.3), (5, 5, 0.3), (5, 9, 0.2), (0, 4, 0.1), (5, 6, 0)])
