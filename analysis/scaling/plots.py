@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.plan import Setting
 from analysis.scaling.heldout import HOLDS_BELOW, HeldOut
+from analysis.scaling.knee import Knee
 from analysis.scaling.law import Law, Predicted, Workload
 from analysis.scaling.study import GroupLaw
 from analysis.scaling.whatif import Answer
@@ -101,6 +102,32 @@ def curve(
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
     return draw(draw_on, key=key, title=quantity.label, description="; ".join(told) + ".")
+
+
+def knees(
+    found: Sequence[Knee], points: Mapping[Setting, Sequence[tuple[int, int, float]]], names: Mapping[Setting, Named]
+) -> Plot:
+    """Draw throughput over users, (concurrency, block, tok/s) a setting, with its scalability law and its knee."""
+    drawn = [knee for knee in found if knee.law is not None]
+
+    def draw_on(axes: Any) -> None:
+        for knee in drawn:
+            assert knee.law is not None
+            own = points[knee.setting]
+            colour, style = series_colour(names[knee.setting].index), line_style(names[knee.setting].index)
+            users = np.linspace(min(n for n, _, _ in own), max(n for n, _, _ in own), LINE_POINTS)
+            axes.plot(users, [knee.law(float(n)) for n in users], color=colour, linestyle=style)
+            axes.plot([n for n, _, _ in own], [x for _, _, x in own], "o", color=colour, markersize=3.5)
+            if knee.at is not None:
+                axes.plot([knee.at], [knee.law(knee.at)], "D", color=colour, markersize=8, markerfacecolor="none")
+                axes.axvline(knee.at, color=colour, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("users in closed loop")
+        axes.set_ylabel("output tokens, tok/s")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+    told = "; ".join(f"{names[knee.setting].name}: {knee.sentence}" for knee in drawn)
+    return draw(draw_on, key="knees", title="Throughput and its knee", description=f"{told}.")
 
 
 def errors(held_out: Sequence[HeldOut], names: Mapping[Setting, Named], *, key: str) -> Plot:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from analysis.plan import Setting
 from analysis.scaling.document import LAW_UNITS
 from analysis.scaling.heldout import QUANTITIES, HeldOut
-from analysis.scaling.plots import Named, curve, errors, law_lines, signed
+from analysis.scaling.knee import throughput_points
+from analysis.scaling.plots import Named, curve, errors, knees, law_lines, signed
+from analysis.scaling.points import ramped
 from analysis.scaling.services import Service
 from analysis.scaling.study import GroupLaw, Scaling
 from analysis.scaling.whatif import Answer
@@ -78,6 +80,7 @@ class ScalingView:
     """The whole section. `knees` are (setting, sentence)."""
 
     knees: tuple[tuple[str, str], ...]
+    knee_plot: Plot | None
     growth_columns: tuple[str, ...]
     growth: tuple[GrowthLine, ...]
     answer_columns: tuple[str, ...]
@@ -92,9 +95,16 @@ def scaling_view(study: Study, scaling: Scaling) -> ScalingView | None:
         return None
     names = {setting: Named(study.brief(setting), index) for index, setting in enumerate(study.settings)}
     slugs = {cell.id: cell.tables.info.slug for cell in study.cells}
+    points = {
+        setting: throughput_points(
+            [cell for cell in study.cells if cell.tables.setting == setting and not ramped(cell)]
+        )
+        for setting in study.settings
+    }
     labels = {one.name: one.label for one in scaling.growth}
     return ScalingView(
         knees=tuple((study.name(knee.setting), knee.sentence) for knee in scaling.knees),
+        knee_plot=knees(scaling.knees, points, names) if any(knee.law for knee in scaling.knees) else None,
         growth_columns=tuple(labels[name] for name in GROWTH_SHOWN if name in labels),
         growth=tuple(_growth(study, scaling)),
         answer_columns=(*(f"{one.label}, {one.unit}" for one in QUANTITIES), "Messages a request"),

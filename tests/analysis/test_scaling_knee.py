@@ -1,5 +1,6 @@
 """The knee: throughput drawn from a scalability law whose knee is known, and growth whose slope is."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from synthetic import Recipe, write_sweep
 
 from analysis.plan import Setting
+from analysis.report import write_report
 from analysis.scaling.knee import find_knee, fit_usl, growths, knee_of, usl
 from analysis.study import study_sweep
 
@@ -82,3 +84,17 @@ def test_growth_is_the_slope_of_logarithms_within_blocks(tmp_path: Path) -> None
     assert (ttft.start, ttft.end, ttft.blocks) == (8, 16, 2)
     assert ttft.slope == pytest.approx(1.5, abs=0.01)
     assert ttft.faster
+
+
+def test_a_report_draws_throughput_with_its_knee_without_any_look_at_the_gil(tmp_path: Path) -> None:
+    def recipe(users: int) -> Recipe:
+        e2e_ms = users / usl(users, 1000.0, 0.02, 1e-3) * 1e3 * 11
+        return Recipe(users=users, ttft_ms=0.3 * e2e_ms, itl_ms=0.07 * e2e_ms, window_s=2.0)
+
+    sweep = write_sweep(tmp_path / "sweep", [("1", n, 0, recipe(n)) for n in (4, 8, 16, 32, 64)])
+    text = write_report(sweep, tmp_path / "report.html").read_text(encoding="utf-8")
+    expected = knee_of(0.02, 1e-3)
+    (told,) = set(re.findall(r"knee at ([\d,]+) in flight", text))
+    assert int(told) == pytest.approx(expected, rel=0.15)
+    assert "Throughput and its knee" in text
+    assert "it has no looks at the GIL" in text or "too short for a steady state" in text
