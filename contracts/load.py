@@ -161,8 +161,9 @@ class LoadSpec:
 class LoadEvent:
     """One line from a load process; `data` depends on `event`.
 
-    ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, failing, ttft_ms` (those of the
-    last second's first tokens, at most 200). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s,
+    ready, ramped, quota: `t_ns`. progress: `t_ns, users, in_flight, completed, failed, failing, first_tokens, ttft_ms`
+    (how many first tokens came since the last progress, and at most 200 of their TTFTs, drawn evenly: for a live
+    display alone, they enter no record). done: `t_ns, completed, failed, unfinished, aborted, unsent, cpu_s,
     wall_s` (`unsent`: due in open loop before the stop, and not sent by then).
     error: `message` (the process cannot go on).
     """

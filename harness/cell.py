@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from contracts.arrow import write_rows
@@ -14,7 +15,7 @@ from contracts.errors import FailingServerError, LoadError, ToolError
 from contracts.folder import CellFolder, CellInfo, Phases, SweepFolder
 from contracts.load import LoadSpec
 from contracts.records import SERVER
-from harness.events import CellEnded, CellStarted, Listener, StageReached
+from harness.events import CellEnded, CellStarted, Doubted, Event, GilMoved, Listener, LoadMoved, StageReached
 from harness.loadcrew import LoadCrew, OpenLink, shares_of
 from harness.loadlink import Heard, LoadLink, LocalLoad
 from harness.observing import CellObservers
@@ -45,6 +46,19 @@ class _Outcome:
     cell_doubts: list[Doubt] = field(default_factory=list)
     crew: LoadCrew | None = None
     machines: Mapping[str, str] = field(default_factory=dict)
+    told: set[Doubt] = field(default_factory=set)
+
+    def all_doubts(self) -> list[Doubt]:
+        """Give the doubts of the load and of its present cell, as far as they are known."""
+        lost = [Doubt("worker_lost", why) for why in self.crew.lost.values()] if self.crew else []
+        return [*self.doubts, *self.cell_doubts, *lost, *(self.observers.doubts if self.observers else ())]
+
+    def tell(self, notify: Listener) -> None:
+        """Tell those that have come up since the last time."""
+        for doubt in self.all_doubts():
+            if doubt not in self.told:
+                self.told.add(doubt)
+                notify(Doubted(doubt))
 
     @property
     def phases(self) -> Phases:
@@ -92,6 +106,7 @@ class _Journal:
     def close(self, state: str, error: str | None = None) -> None:
         info = _closed(self._info, self._outcome, state, error)
         self._sweep.cell(self._cell.slug).write(info)
+        self._outcome.tell(self._notify)
         self.ended_well = self.ended_well and state == "done"
         if error != "interrupted":
             self._notify(CellEnded(self._cell, info))
@@ -130,6 +145,7 @@ class CellRunner:
         journal = _Journal(cells, sweep, placement, outcome, self._notify)
         self._notify(CellStarted(cells[0], cells[0].index, total))
         folder = journal.begin(cells[0])
+        outcome.tell(self._notify)
         try:
             self._run(cells, folder, placement, outcome, journal, total)
         except KeyboardInterrupt:
@@ -186,7 +202,7 @@ class CellRunner:
             outcome.load_pids = crew.pids
             cleanup.callback(lambda: outcome.observers.stop() if outcome.observers else None)
             self._watch(folder, placement, outcome)
-            load = outcome.load = LoadPhases(first, self._load, server, crew, self._notify)
+            load = outcome.load = LoadPhases(first, self._load, server, crew, partial(self._moved, outcome))
             try:
                 load.ramp()
                 for cell in cells:
@@ -237,6 +253,7 @@ class CellRunner:
             view = outcome.view = server.view()
             load.steady(opened, last=last)
         observers.close_window()
+        outcome.tell(self._notify)
         if load.ended_early:
             outcome.cell_doubts.append(Doubt("trace_ended", "no request was left in the trace"))
         if last:
@@ -244,6 +261,14 @@ class CellRunner:
         observers.finish()
         if not last:
             observers.stop()
+
+    def _moved(self, outcome: _Outcome, event: Event) -> None:
+        """Pass on what the load has come to, and with its counts what the GIL's sampler has seen meanwhile."""
+        self._notify(event)
+        if isinstance(event, LoadMoved) and outcome.observers is not None:
+            pulse = outcome.observers.gil_pulse()
+            if pulse is not None:
+                self._notify(GilMoved(event.cell, pulse))
 
     def _machines(self) -> list[RemoteWorker]:
         """Give the load machines that are still there; empty for a load on this machine. Raises LoadError."""
@@ -324,8 +349,6 @@ def _closed(info: CellInfo, outcome: _Outcome, state: str, error: str | None) ->
     processes |= {f"load{n or ''}": pid for n, pid in enumerate(outcome.load_pids)}
     facts: Mapping[str, object] = outcome.view.facts if outcome.view else {}
     observed = outcome.observers
-    lost = [Doubt("worker_lost", why) for why in outcome.crew.lost.values()] if outcome.crew else []
-    doubts = [*outcome.doubts, *outcome.cell_doubts, *lost, *(observed.doubts if observed else ())]
     return replace(
         info,
         state=state,
@@ -337,7 +360,7 @@ def _closed(info: CellInfo, outcome: _Outcome, state: str, error: str | None) ->
         placement={**info.placement, "load_nice": str(outcome.load_nice)},
         ended_at=_now(),
         error=error,
-        warnings=tuple({"code": doubt.code, "detail": doubt.detail} for doubt in doubts),
+        warnings=tuple({"code": doubt.code, "detail": doubt.detail} for doubt in outcome.all_doubts()),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from contracts.doubts import Doubt
 from contracts.folder import CellInfo
 from harness.loadcrew import LoadTally
+from harness.observers.gil.pulse import GilPulse
 from harness.plan import Cell
 
 
@@ -34,6 +35,14 @@ class LoadMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class GilMoved:
+    """What the wait sampler saw at the executor loop's process in the last second."""
+
+    cell: Cell
+    pulse: GilPulse
+
+
+@dataclass(frozen=True, slots=True)
 class CellEnded:
     cell: Cell
     info: CellInfo
@@ -41,6 +50,8 @@ class CellEnded:
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
+    """A warning, as soon as it is known; the same may come again with another cell."""
+
     doubt: Doubt
 
 
@@ -61,5 +72,5 @@ class WorkerJoined:
     count: int
 
 
-Event = WorkersAwaited | WorkerJoined | CellStarted | StageReached | LoadMoved | CellEnded | Doubted
+Event = WorkersAwaited | WorkerJoined | CellStarted | StageReached | LoadMoved | GilMoved | CellEnded | Doubted
 Listener = Callable[[Event], None]

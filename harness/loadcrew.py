@@ -4,21 +4,36 @@ import contextlib
 import json
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from contracts.clock import NS_PER_S
 from contracts.errors import LoadError
 from contracts.load import LoadEvent, LoadSpec
 from harness.loadlink import Heard, LoadLink
 
+RECENT_S = 5.0
 OpenLink = Callable[[LoadSpec, Heard], LoadLink]
 
 
 def shares_of(users: int, processes: int) -> list[int]:
     """Share users out over load processes."""
     return [users // processes + (n < users % processes) for n in range(processes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The load over the last RECENT_S seconds, of all its processes together: for the eye, it enters no record.
+
+    `req_s` is requests completed a second (None: not known yet). `ttft_ms` are (TTFT, how many requests it stands for).
+    """
+
+    req_s: float | None = None
+    first_tokens: int = 0
+    ttft_ms: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,17 @@ class LoadTally:
     failed: int = 0
     unfinished: int = 0
     failing: str | None = None
-    ttft_ms: Sequence[float] = ()
+    recent: Recent = Recent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pulse:
+    """One progress of one process; `t_ns` is on its own machine's clock."""
+
+    t_ns: int
+    completed: int
+    first_tokens: int
+    ttft_ms: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,7 @@ class LoadCrew:
     def __init__(self, specs: Sequence[LoadSpec], open_link: OpenLink) -> None:
         self._heard: queue.Queue[_Heard] = queue.Queue()
         self._progress: dict[int, dict[str, Any]] = {}
+        self._pulses: dict[int, deque[_Pulse]] = {}
         self._said: dict[str, set[int]] = {}
         self.lost: dict[int, str] = {}
         self._links = [open_link(spec, partial(self._hear, place)) for place, spec in enumerate(specs)]
@@ -88,7 +114,7 @@ class LoadCrew:
             failed=sum(part.get("failed", 0) for part in parts),
             unfinished=sum(part.get("unfinished", 0) for part in parts),
             failing="; ".join(map(str, failing)) if all(failing) else None,
-            ttft_ms=[value for part in parts for value in part.get("ttft_ms", ())],
+            recent=_recent(self._pulses.values()),
         )
 
     def wait_for(
@@ -125,6 +151,11 @@ class LoadCrew:
         self._said.setdefault(heard.event.event, set()).add(heard.worker)
         if heard.event.event in {"progress", "done"}:
             self._progress.setdefault(heard.worker, {}).update(heard.event.data)
+        if heard.event.event == "progress":
+            pulses = self._pulses.setdefault(heard.worker, deque())
+            pulses.append(_pulse(heard.event.data))
+            while pulses[-1].t_ns - pulses[0].t_ns > RECENT_S * NS_PER_S:
+                pulses.popleft()
 
     def _lose(self, place: int) -> None:
         link = self._links[place]
@@ -132,6 +163,7 @@ class LoadCrew:
             raise LoadError(f"load process {place} {link.why_ended()}")
         self.lost[place] = link.why_ended()
         self._progress.get(place, {}).update(users=0, in_flight=0)
+        self._pulses.pop(place, None)
         if len(self.lost) == len(self._links):
             raise LoadError("all load machines were lost: " + "; ".join(self.lost.values()))
 
@@ -142,3 +174,24 @@ class LoadCrew:
         deadline = time.monotonic() + grace_s
         for link in self._links:
             link.stop(deadline)
+
+
+def _pulse(data: Mapping[str, Any]) -> _Pulse:
+    """Read a progress; a load machine with an older release tells less."""
+    ttft_ms = list(data.get("ttft_ms", ()))
+    return _Pulse(int(data["t_ns"]), int(data["completed"]), int(data.get("first_tokens", len(ttft_ms))), ttft_ms)
+
+
+def _recent(processes: Iterable[Sequence[_Pulse]]) -> Recent:
+    """Put the processes' last seconds together; each TTFT weighs what it was drawn from."""
+    rates: list[float] = []
+    ttft_ms: list[tuple[float, float]] = []
+    first_tokens = 0
+    for pulses in processes:
+        first, last = pulses[0], pulses[-1]
+        if last.t_ns > first.t_ns:
+            rates.append((last.completed - first.completed) / ((last.t_ns - first.t_ns) / NS_PER_S))
+        for pulse in pulses:
+            first_tokens += pulse.first_tokens
+            ttft_ms += [(value, pulse.first_tokens / len(pulse.ttft_ms)) for value in pulse.ttft_ms]
+    return Recent(sum(rates) if rates else None, first_tokens, ttft_ms)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from contracts.doubts import Doubt
 from contracts.folder import CellFolder, GilStacks
+from harness.observers.gil.pulse import GilPulse
 from harness.observers.gil.recorder import GilWaitRecorder
 from harness.observers.gil_stacks import GilStackRecorder
 from harness.observers.host import HostSampler
@@ -63,6 +64,10 @@ class CellObservers:
             cpus=cpus,
         )
         self._waits = GilWaitRecorder(self._guard, pid, self._folder.gil, self._folder.path / "gil.log", cpus=cpus)
+
+    def gil_pulse(self) -> GilPulse | None:
+        """Give what the wait sampler saw in the last second, once; None when there is nothing new."""
+        return None if self._waits is None else self._waits.pulse()
 
     def close_window(self) -> None:
         if self._waits is not None:

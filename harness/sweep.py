@@ -113,7 +113,7 @@ def run(
 
     SIGTERM ends a sweep as Ctrl-C does. A cell that was killed half-way is run again from its start.
     """
-    todo = [group for group in groups_of(cells) if not all(_is_done(folder, cell) for cell in group)]
+    todo = _groups_left(folder, cells)
     previous = _terminate_as_interrupt()
     ended_well = True
     try:
@@ -135,6 +135,15 @@ def run(
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
     return DONE if ended_well else FAILED
+
+
+def unfinished(folder: SweepFolder, cells: Sequence[Cell]) -> list[Cell]:
+    """List the cells that `run` will run: a staged load is run again as a whole."""
+    return [cell for group in _groups_left(folder, cells) for cell in group]
+
+
+def _groups_left(folder: SweepFolder, cells: Sequence[Cell]) -> list[Sequence[Cell]]:
+    return [group for group in groups_of(cells) if not all(_is_done(folder, cell) for cell in group)]
 
 
 def _is_done(folder: SweepFolder, cell: Cell) -> bool:

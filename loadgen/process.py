@@ -242,6 +242,7 @@ class LoadProcess:
         while True:
             gevent.sleep(1)
             recorder = self._recorder
+            first_tokens, ttft_ms = recorder.take_first_tokens()
             self._emit(
                 "progress",
                 users=self._runner.user_count,
@@ -249,7 +250,8 @@ class LoadProcess:
                 completed=recorder.completed,
                 failed=recorder.failed,
                 failing=recorder.failing(),
-                ttft_ms=recorder.take_first_tokens_ms(),
+                first_tokens=first_tokens,
+                ttft_ms=ttft_ms,
             )
 
     def _on_end(self, row: RequestRow) -> None:

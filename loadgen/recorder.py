@@ -1,7 +1,7 @@
 """What a load process writes down: a row a request, a row about itself ten times a second, and the running counts."""
 
 import contextlib
-from collections import deque
+import random
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns, process_time_ns
@@ -57,7 +57,9 @@ class Recorder:
         self._on_end = on_end
         self._open: dict[int, Ticket] = {}
         self._seq = 0
-        self._first_tokens: deque[float] = deque(maxlen=_SHOWN_TTFTS)
+        self._shown_ttfts: list[float] = []
+        self._first_tokens = 0
+        self._random = random.Random(0)  # noqa: S311 - which TTFTs are shown, not a secret
         self.completed = 0
         self.failed = 0
         self.unfinished = 0
@@ -80,12 +82,21 @@ class Recorder:
 
     def first_token(self, ttft_ns: int) -> None:
         self._rule.alive()
-        self._first_tokens.append(ttft_ns / NS_PER_MS)
+        self._first_tokens += 1
+        if len(self._shown_ttfts) < _SHOWN_TTFTS:
+            self._shown_ttfts.append(ttft_ns / NS_PER_MS)
+            return
+        place = self._random.randrange(self._first_tokens)  # so that each has the same chance to be among those kept
+        if place < _SHOWN_TTFTS:
+            self._shown_ttfts[place] = ttft_ns / NS_PER_MS
 
-    def take_first_tokens_ms(self) -> list[float]:
-        """Give the latest TTFTs since the last call, at most 200; for a live display only."""
-        taken = [round(value, 3) for value in self._first_tokens]
-        self._first_tokens.clear()
+    def take_first_tokens(self) -> tuple[int, list[float]]:
+        """Give how many first tokens came since the last call, and at most 200 of their TTFTs (ms), drawn evenly.
+
+        For a live display only.
+        """
+        taken = self._first_tokens, [round(value, 3) for value in self._shown_ttfts]
+        self._first_tokens, self._shown_ttfts = 0, []
         return taken
 
     def end(self, ticket: Ticket, draw: Draw, outcome: Outcome, scheduled_ns: int | None) -> None:

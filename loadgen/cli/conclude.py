@@ -1,6 +1,7 @@
 """How `sweep` and `run` carry a plan out and end: progress on stderr, verdict and report on stdout, exit status."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.console import Console
 
@@ -23,7 +24,8 @@ def carry_out(
     console = Console(stderr=True)
     noun = "cell" if len(cells) == 1 else "cells"
     console.print(f"{len(cells)} {noun} into {folder.path}", highlight=False, markup=False)
-    with SweepProgress(console, len(cells)) as progress:
+    todo = sweeps.unfinished(folder, cells)
+    with SweepProgress(console, todo, len(cells), _lasted(folder, cells)) as progress:
         outcome = sweeps.run(folder, plan, cells, stack, progress, workers_from)
     if folder.cell_folders():
         report = write_report(folder.path)
@@ -32,3 +34,15 @@ def carry_out(
     if outcome == sweeps.INTERRUPTED:
         console.print(f"interrupted; go on with: loadgen sweep --resume {folder.path}", highlight=False, markup=False)
     return EXIT[outcome]
+
+
+def _lasted(folder: SweepFolder, cells: Sequence[Cell]) -> list[tuple[int, float]]:
+    """Say how long (s) the cells that an earlier run has finished took, by concurrency."""
+    found = []
+    for cell in cells:
+        where = folder.cell(cell.slug)
+        info = where.read() if where.json.exists() else None
+        if info is not None and info.state == "done" and info.started_at and info.ended_at:
+            lasted = datetime.fromisoformat(info.ended_at) - datetime.fromisoformat(info.started_at)
+            found.append((cell.concurrency, lasted.total_seconds()))
+    return found

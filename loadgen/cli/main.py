@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from contracts.errors import ToolError
 from loadgen.cli.parser import Parser
+from loadgen.cli.screen import visible
 
 INTERRUPTED = 130
 COMMANDS = {
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except ToolError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error), keep=chr(10))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED

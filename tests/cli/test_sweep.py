@@ -79,6 +79,10 @@ def test_a_sweep_leaves_records_a_report_and_nothing_else(tmp_path: Path, drive:
     done = loadgen("sweep", *SMALL, "--drive", drive, "--out", str(out), TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("report.html")
+    assert re.search(
+        r"^cell 1 of 2, c6 .*: done after \d+ s, [\d,]+ requests done, 0 failed; about", done.stderr, re.MULTILINE
+    )
+    assert "\x1b" not in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep"], "sockets and temporary folders are gone"
     assert no_strays()
     sweep = SweepFolder(out)

@@ -1,7 +1,7 @@
 """`python -m harness.observers.gil PID --out FILE`: the sampler as a process of its own, writing a record a look.
 
 Ends after `--duration`, at SIGINT or SIGTERM, or with the target. The last line on stdout is a JSON object of how it
-went: looks, missed, threads, and why it ended.
+went: looks, missed, threads, and why it ended. With `--pulse` there is a line a second before it (`pulse`).
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from contracts.arrow import RecordWriter
 from contracts.errors import ToolError
 from contracts.records import GIL
+from harness.observers.gil.pulse import PulseCounter
 from harness.observers.gil.sampler import RATE_HZ, GilSampler
 
 
@@ -24,7 +25,9 @@ def main() -> int:
     parser.add_argument("--duration", type=float, metavar="S", help="how long (default: until told to stop)")
     parser.add_argument("--rate", type=float, default=RATE_HZ, metavar="HZ", help="looks a second (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="of the random gaps")
+    parser.add_argument("--pulse", action="store_true", help="print what was seen once a second")
     options = parser.parse_args()
+    pulse = PulseCounter() if options.pulse else None
     stopping = False
 
     def stop(_signal: int, _frame: object) -> None:
@@ -43,6 +46,8 @@ def main() -> int:
             for row in sampler.rows(options.duration, stop=lambda: stopping):
                 writer.append(row)
                 looks += 1
+                if pulse is not None and (line := pulse.add(row)) is not None:
+                    print(line, flush=True)
             print(
                 json.dumps(
                     {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.doubts import Doubt
+from harness.observers.gil.pulse import GilPulse, latest
 from harness.process import Child, Guard
 
 END_GRACE_S = 5.0
@@ -20,9 +21,18 @@ class GilWaitRecorder:
     def __init__(self, guard: Guard, pid: int, out: Path, log: Path, *, cpus: Sequence[int]) -> None:
         self._pid = pid
         self._log = log
-        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out)]
+        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out), "--pulse"]
         self._child = Child(guard, argv, log=log, cpus=cpus)
         self._over = False
+        self._pulse: GilPulse | None = None
+
+    def pulse(self) -> GilPulse | None:
+        """Give what the last second's looks saw; None when that was given before."""
+        found = latest(self._log)
+        if found == self._pulse:
+            return None
+        self._pulse = found
+        return found
 
     def finish(self) -> tuple[Doubt, ...]:
         """End the run; doubts say what is wrong with its records."""
