@@ -13,7 +13,7 @@ from scipy import optimize, special
 
 from analysis.gil_steps import Floats
 from analysis.scaling.points import Observed, mean_latency
-from analysis.scaling.services import Services, fit_services, kilotokens_of, measured_work, work_of
+from analysis.scaling.services import MOST_TURNS, Services, fit_services, kilotokens_of, measured_work, work_of
 
 FEWEST_POINTS = 3
 FULLEST_FRONT_END = 0.97
@@ -212,7 +212,9 @@ def way_in_terms(step_ms: float, arriving: float, front_end: float) -> Floats:
 def _relative(terms: Floats, values: Floats) -> Floats:
     """Solve for coefficients of at least 0 with the least squares of relative errors."""
     weights = 1 / np.maximum(values, _TINY)
-    return np.asarray(optimize.nnls(terms * weights[:, None], values * weights)[0], dtype=np.float64)
+    return np.asarray(
+        optimize.nnls(terms * weights[:, None], values * weights, maxiter=MOST_TURNS)[0], dtype=np.float64
+    )
 
 
 def _turn(cells: Sequence[Observed], held: Floats, waits: Floats) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from analysis.gil_steps import Floats
 from analysis.scaling.points import KILO, OPERATIONS, Observed
 
 TELLING_SPREAD = 1.5
+MOST_TURNS = 1000  # of a least-squares search, which takes a handful
 _STEP, _ACTIVE, _ARRIVING, _MESSAGE, _KILOTOKENS = range(len(OPERATIONS))
 
 
@@ -111,7 +112,7 @@ def _solve(matrix: Floats, right: Floats, kept: list[int]) -> Floats:
     root = np.sqrt(values[sound])[:, None] * vectors[:, sound].T
     target = (vectors[:, sound].T @ (right[kept] / scale)) / np.sqrt(values[sound])
     found = np.zeros(len(OPERATIONS))
-    found[kept] = optimize.nnls(root, target)[0] / scale
+    found[kept] = optimize.nnls(root, target, maxiter=MOST_TURNS)[0] / scale
     return found
 
 

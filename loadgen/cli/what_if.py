@@ -42,7 +42,7 @@ def print_answers(scaling: Scaling) -> None:
                 console.print(f"{line.question}: {note}", highlight=False, markup=False, soft_wrap=True)
     if scaling.laws and scaling.left_out:
         console.print(
-            f"{len(scaling.left_out)} cells are not in the law; the first, {scaling.left_out[0].cell}: "
+            f"cells that are not in the law: {len(scaling.left_out)}; the first, {scaling.left_out[0].cell}: "
             f"{scaling.left_out[0].why}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
