@@ -21,6 +21,7 @@ from contracts.clock import NS_PER_MS, NS_PER_S, now_ns
 from contracts.errors import UsageError
 from contracts.records import GilRow
 from harness.observers.gil.memory import Identity, TargetGoneError
+from harness.observers.gil.names import WAIT_S
 from harness.observers.gil.processes import Process, descendants, has_program, parents, read_process
 from harness.observers.gil.roles import Role, RoleChoice, role_of
 from harness.observers.gil.sampler import RATE_HZ, GilSampler, wake_on_time
@@ -96,11 +97,12 @@ class GilFamily:
             pass
 
     def settle_names(self) -> None:
-        """Wait until the threads' names are known, as far as they can be."""
+        """Wait until the threads' names are known, as far as they can be; for all together as long as for one."""
+        deadline_s = time.monotonic() + WAIT_S
         for member in self._present.values():
             member.sampler.ask_names()
         for member in self._present.values():
-            member.sampler.settle_names()
+            member.sampler.settle_names(max(deadline_s - time.monotonic(), 0.0))
 
     def looks(
         self, duration_s: float | None, *, stop: Callable[[], bool] = lambda: False

@@ -13,7 +13,7 @@ from harness.observers.gil.memory import PROC
 from harness.observers.gil_stacks import find_py_spy
 
 AGAIN_AFTER_S = 2.0
-_WAIT_S = 5.0
+WAIT_S = 5.0
 
 
 class ThreadNames:
@@ -60,13 +60,13 @@ class ThreadNames:
         if self._program is not None and self._asking is None:
             self._ask()
 
-    def settle(self) -> dict[int, str]:
-        """Wait for the first answer, for at most a few seconds."""
+    def settle(self, limit_s: float = WAIT_S) -> dict[int, str]:
+        """Wait for the first answer, for at most so long."""
         self.begin()
         if self._asking is None:
             return {}
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._asking[0].wait(_WAIT_S)
+            self._asking[0].wait(limit_s)
             return self._answer()
         return {}
 

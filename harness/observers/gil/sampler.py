@@ -26,7 +26,7 @@ from contracts.records import GilRow
 from harness.observers.gil.frames import Frames
 from harness.observers.gil.layout import GilLayout, locate
 from harness.observers.gil.memory import Identity, TargetGoneError, TargetMemory
-from harness.observers.gil.names import ThreadNames
+from harness.observers.gil.names import WAIT_S, ThreadNames
 from harness.observers.gil.offsets import INTERVAL, SWITCH_NUMBER
 from harness.observers.gil.tasks import COLD_EVERY, Look, Tasks, WaitPlace, inner_id
 
@@ -225,9 +225,9 @@ class GilSampler:
         """Ask for the threads' names, so that `settle_names` later has less to wait for."""
         self._names.begin()
 
-    def settle_names(self) -> dict[int, str]:
+    def settle_names(self, limit_s: float = WAIT_S) -> dict[int, str]:
         """Wait until the threads' names are known, so that a short observation has them from its start; give them."""
-        return self._names.settle()
+        return self._names.settle(limit_s)
 
     def close(self) -> None:
         self._names.close()
