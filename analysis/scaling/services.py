@@ -15,6 +15,7 @@ from analysis.gil_steps import Floats
 from analysis.scaling.points import KILO, OPERATIONS, Observed
 
 TELLING_SPREAD = 1.5
+FEWEST_FOR_ERRORS = 3
 MOST_TURNS = 1000  # of a least-squares search, which takes a handful
 _STEP, _ACTIVE, _ARRIVING, _MESSAGE, _KILOTOKENS = range(len(OPERATIONS))
 
@@ -85,7 +86,8 @@ def fit_services(cells: Sequence[Observed], told: tuple[int, ...] | None = None)
 def service_table(cells: Sequence[Observed]) -> tuple[Service, ...]:
     """Give the service times with their errors, those that could be told apart."""
     whole = fit_services(cells)
-    without = [fit_services([*cells[:n], *cells[n + 1 :]], whole.told) for n in range(len(cells))]
+    enough = len(cells) >= FEWEST_FOR_ERRORS
+    without = [fit_services([*cells[:n], *cells[n + 1 :]], whole.told) for n in range(len(cells)) if enough]
     return tuple(
         Service(
             OPERATIONS[n],
@@ -118,7 +120,7 @@ def _solve(matrix: Floats, right: Floats, kept: list[int]) -> Floats:
 
 def _jackknife(values: Sequence[float]) -> float:
     count = len(values)
-    if count < 3:
+    if count < FEWEST_FOR_ERRORS:
         return float("nan")
     return float(np.sqrt((count - 1) / count * np.sum((np.array(values) - np.mean(values)) ** 2)))
 

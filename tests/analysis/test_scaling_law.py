@@ -11,6 +11,7 @@ from lawful import OUTPUT, PROMPT, TRUTH, lawful_sweep
 from scipy import integrate, stats
 from synthetic import KNOB, Recipe, write_sweep
 
+from analysis.report import write_report
 from analysis.scaling.heldout import DECISIVE
 from analysis.scaling.law import Workload, gathered, mean_of_longer
 from analysis.scaling.points import OPERATIONS, LeftOutError, observe
@@ -200,6 +201,17 @@ def test_a_value_that_was_not_run_of_a_knob_without_a_term_is_refused(tmp_path: 
         study_scaling(study, [parse_what_if("REFSTACK_TOKEN_IDS=int64")])
     (answer,) = study_scaling(study, [parse_what_if("REFSTACK_TOKEN_IDS=int32")]).answers
     assert "no cell can be taken, most often because it has no looks at the GIL" in (answer.refusal or "")
+
+
+@pytest.mark.parametrize("users", [(24,), (24, 48)])
+def test_one_or_two_points_have_service_times_and_no_law(tmp_path: Path, users: tuple[int, ...]) -> None:
+    sweep = lawful_sweep(tmp_path / "sweep", concurrency=users, batches=(1,), blocks=1)
+    scaling = study_scaling(study_sweep(sweep), [parse_what_if("concurrency=32")])
+    (group,), (answer,) = scaling.laws, scaling.answers
+    assert group.law is None
+    assert all(np.isnan(one.loop_error_ms) for one in group.services)
+    assert "a law takes 3" in (answer.refusal or "")
+    assert write_report(sweep, tmp_path / "report.html").exists()
 
 
 def test_a_window_in_which_not_every_user_got_an_answer_is_left_out(tmp_path: Path) -> None:
