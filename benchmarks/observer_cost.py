@@ -59,9 +59,9 @@ class CountingClient(SoakClient):
         self.totals.append(self.counts.tokens)
 
     def rate(self, begin_s: float, end_s: float) -> float:
-        """Give tokens/s from the first arrival after `begin_s` to the first after `end_s`."""
-        first = bisect_left(self.times_s, begin_s)
-        last = min(bisect_left(self.times_s, end_s), len(self.times_s) - 1)
+        """Give tokens/s from the last arrival before `begin_s` to the first after `end_s`."""
+        first = bisect_left(self.times_s, begin_s) - 1
+        last = bisect_left(self.times_s, end_s)
         return (self.totals[last] - self.totals[first]) / (self.times_s[last] - self.times_s[first])
 
 
@@ -132,7 +132,8 @@ async def stretch(client: CountingClient, watchers: Watchers, state: str, second
                 await asyncio.to_thread(watchers.sample_host)
             await asyncio.sleep(min(left, EVERY_S))
         end = time.monotonic()
-        await asyncio.sleep(0.2)
+    while client.times_s[-1] < end and client.in_flight:
+        await asyncio.sleep(0.02)
     return client.rate(begin, end)
 
 
@@ -181,11 +182,13 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=2048)
     parser.add_argument("--isl", type=int, default=256)
     parser.add_argument("--osl", type=int, default=128, help="mean; lengths are uniform from 1 to twice that")
-    parser.add_argument("--blocks", type=int, default=30)
+    parser.add_argument("--blocks", type=int, default=30, help="at least 3")
     parser.add_argument("--seconds", type=positive, default=3.0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="settings")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.blocks < 3:
+        parser.error("--blocks: fewer than 3 tell nothing")
     knobs = {name: values[0] for name, values in factors(options.settings).items()}
     stack = ReferenceStack()
     for name, value in knobs.items():
