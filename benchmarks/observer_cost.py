@@ -58,6 +58,13 @@ class CountingClient(SoakClient):
         self.times_s.append(time.monotonic())
         self.totals.append(self.counts.tokens)
 
+    async def arrival_after(self, moment_s: float) -> None:
+        for _ in range(1000):
+            if self.times_s[-1] >= moment_s:
+                return
+            await asyncio.sleep(0.02)
+        raise SystemExit("no token came for 20 s")
+
     def rate(self, begin_s: float, end_s: float) -> float:
         """Give tokens/s from the last arrival before `begin_s` to the first after `end_s`."""
         first = bisect_left(self.times_s, begin_s) - 1
@@ -132,8 +139,7 @@ async def stretch(client: CountingClient, watchers: Watchers, state: str, second
                 await asyncio.to_thread(watchers.sample_host)
             await asyncio.sleep(min(left, EVERY_S))
         end = time.monotonic()
-    while client.times_s[-1] < end and client.in_flight:
-        await asyncio.sleep(0.02)
+    await client.arrival_after(end)
     return client.rate(begin, end)
 
 
