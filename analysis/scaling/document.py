@@ -1,6 +1,7 @@
 """Scaling as `loadgen show --json` gives it (contract, format 1: names are added, never changed)."""
 
 import math
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -127,7 +128,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "question": answer.question,
         "workload": None if answer.workload is None else asdict(answer.workload),
         "refused": answer.refusal,
-        "predicted": None if answer.predicted is None else predicted_document(answer.predicted),
+        "predicted": None if answer.predicted is None else predicted_document(answer.predicted, answer.withheld),
         "held_out_error": dict(answer.errors),
         "sustainable_concurrency": None if answer.sustained is None else answer.sustained.concurrency,
         "sustainable_note": None if answer.sustained is None else answer.sustained.note,
@@ -135,9 +136,12 @@ def _answer(answer: Answer) -> dict[str, Any]:
     }
 
 
-def predicted_document(at: Predicted) -> dict[str, Any]:
-    """Give a prediction by the metrics' names (docs/metrics.md)."""
-    return {
+def predicted_document(at: Predicted, withheld: Collection[str] = ()) -> dict[str, Any]:
+    """Give a prediction by the metrics' names (docs/metrics.md); None for the quantities that are withheld.
+
+    Output tokens go with requests, and a latency's mean with its percentile.
+    """
+    kept = {
         "gil_wait_ms_per_step": at.wait_ms,
         "host_step_ms": at.step_ms,
         "ttft_ms": {"mean": at.ttft_ms, **_of("ttft_ms", at)},
@@ -148,6 +152,9 @@ def predicted_document(at: Predicted) -> dict[str, Any]:
         "active_requests": at.active,
         "rpc_messages_per_request": at.messages_a_request,
     }
+    hidden = {name.partition(".")[0] for name in withheld}
+    hidden |= {"req_s"} if "output_tok_s" in hidden else set()
+    return {name: None if name in hidden else value for name, value in kept.items()}
 
 
 def _of(metric: str, at: Predicted) -> dict[str, float]:

@@ -36,7 +36,6 @@ QUANTITIES = (
     percentile_quantity("ttft_ms:p50", "TTFT p50"),
     Quantity("output_tok_s", "Output tokens", "tok/s", lambda c: c.output_tok_s, lambda p: p.output_tok_s),
 )
-DECISIVE = QUANTITIES[0].name
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,11 @@ def curve(
         f"({number(point.low)} to {number(point.high)}), law {number(point.fitted)}"
         for point in held_out.points
     ]
-    asked = [(a.workload.concurrency, quantity.predicted(a.predicted)) for a in answers if a.predicted and a.workload]
+    asked = [
+        (answer.workload.concurrency, quantity.predicted(answer.predicted))
+        for answer in answers
+        if answer.predicted and answer.workload and quantity.name not in answer.withheld
+    ]
     told += [f"predicted at {n:,.0f}: {number(value)}" for n, value in asked]
 
     def draw_on(axes: Any) -> None:

@@ -125,7 +125,10 @@ def answer_line(answer: Answer) -> AnswerLine:
         for one in QUANTITIES:
             error = answer.errors.get(one.name)
             beneath = "" if error is None else f"\N{PLUS-MINUS SIGN}{share(error)}"
-            values.append((number(one.predicted(answer.predicted)), beneath))
+            if one.name in answer.withheld:
+                values.append((NOTHING, "does not hold"))
+            else:
+                values.append((number(one.predicted(answer.predicted)), beneath))
         values.append((number(answer.predicted.messages_a_request), ""))
     sustained = ""
     if answer.sustained is not None:

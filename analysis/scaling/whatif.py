@@ -1,14 +1,14 @@
 """Answers to --what-if: what the law predicts, how wrong it was on cells it had not seen, and when it must not answer.
 
-It refuses where its held-out error of the GIL wait a step is above 20 %, and where a question lies more than twice
-beyond what was run. Whatever it says carries the held-out error of its quantity.
+It withholds each quantity whose held-out error is above 20 %, and refuses where that is every one, or where a question
+lies more than twice beyond what was run. Whatever it says carries the held-out error of its quantity.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.plan import Setting
-from analysis.scaling.heldout import DECISIVE, HOLDS_BELOW, HeldOut
+from analysis.scaling.heldout import HOLDS_BELOW, HeldOut
 from analysis.scaling.law import Law, Predicted, Workload
 from analysis.scaling.points import BATCH_KNOB, OPERATIONS, Observed, term_name
 from analysis.scaling.questions import ISL, Question, whole
@@ -32,7 +32,8 @@ class Answer:
     """One question answered or refused. `knobs` are those the law has no term for.
 
     `refusal` is None where there is a prediction. `notes` say what to bear in mind (extrapolation, what no held-out
-    cell speaks of). `errors` are mean held-out errors by quantity. `sustained` only with an objective.
+    cell speaks of, what is withheld). `errors` are mean held-out errors by quantity; of `predicted`, those named in
+    `withheld` must not be believed. `sustained` only with an objective.
     """
 
     question: str
@@ -43,6 +44,7 @@ class Answer:
     notes: tuple[str, ...]
     errors: Mapping[str, float | None]
     sustained: Sustained | None
+    withheld: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,13 @@ def ask(
     predicted = law.solve(workload)
     notes = [f"extrapolated: {reach.sentence}" for reach in reaches if reach.beyond > 1]
     notes += _unheard(workload, cells)
-    notes += [f"{one.quantity.label} does not hold: held-out error {_error(one)}" for one in held_out if not one.holds]
+    unfit = [one for one in held_out if not one.holds]
+    notes += [f"no prediction of {one.quantity.label}: the model does not hold for it, {_size(one)}" for one in unfit]
     if predicted.front_end_full:
         notes.append("the front end is full: it, not rank 0, limits")
     sustained = _sustain(workload, cells, law, held_out, terms) if terms else None
-    return Answer(question.text, knobs, workload, predicted, None, tuple(notes), errors, sustained)
+    withheld = frozenset(one.quantity.name for one in unfit)
+    return Answer(question.text, knobs, workload, predicted, None, tuple(notes), errors, sustained, withheld)
 
 
 def workload_of(question: Question, cells: Sequence[Observed]) -> Workload:
@@ -123,17 +127,11 @@ def _reaches(asked: Workload, cells: Sequence[Observed]) -> list[_Reach]:
 def _why_not(held_out: Sequence[HeldOut], reaches: Sequence[_Reach], asked: Workload, law: Law) -> str | None:
     """Say why there is no prediction, all reasons; None where there is one."""
     reasons = []
-    decisive = next(one for one in held_out if one.quantity.name == DECISIVE)
-    if decisive.mean is None:
+    if all(one.mean is None for one in held_out):
         reasons.append("the model is not tested: without one setting and concurrency the others give no law")
-    elif not decisive.holds:
-        noise = ""
-        if decisive.repeat is not None:
-            noise = f"; repeats alone leave the measured mean uncertain by {decisive.repeat:.0%}"
-        reasons.append(
-            f"the model does not hold: held-out error {_error(decisive)} for {decisive.quantity.label} "
-            f"(at most {HOLDS_BELOW:.0%}{noise})"
-        )
+    elif not any(one.holds for one in held_out):
+        sizes = "; ".join(f"{one.quantity.label}: {_size(one)}" for one in held_out)
+        reasons.append(f"the model does not hold: {sizes}")
     reasons += [f"too far from what was run: {reach.sentence}" for reach in reaches if reach.beyond > FARTHEST]
     prompts = next(reach for reach in reaches if reach.name == ISL)
     if prompts.beyond > SAME_LENGTH and _KILOTOKENS not in law.services.told:
@@ -190,6 +188,12 @@ def _sustain(
 
 def _with_users(asked: Workload, users: int) -> Workload:
     return Workload(users, asked.prompt_tokens, asked.output_tokens, asked.batch_max, asked.think_ms)
+
+
+def _size(one: HeldOut) -> str:
+    """Write a quantity's held-out error out, with what of it the repeats' own noise may be."""
+    noise = "" if one.repeat is None else f"; repeats alone leave the measured mean uncertain by {one.repeat:.0%}"
+    return f"held-out error {_error(one)} (at most {HOLDS_BELOW:.0%}{noise})"
 
 
 def _error(one: HeldOut | None) -> str:
