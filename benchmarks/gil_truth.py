@@ -1,11 +1,11 @@
 """The wait sampler against exact tracing: programs with known threads, watched both ways in the same seconds.
 
 Truth is uprobes on the entry and the return of take_gil and drop_gil (perf; needs root and a Python with symbols). A
-thread waits for the GIL from the entry of take_gil to its return, and holds it from there to the entry of drop_gil. A
-probe takes time of its own: what an uncontended call seems to take (the 5th percentile) is taken off every call.
-Printed: wait shares, the sampler's less the truth in percentage points, the 95 % interval that the sampler gives
-itself, the holder most to blame by both; in brackets the truth with drop_gil's time added, in which a thread that was
-made to let go waits for another to take over.
+thread holds the GIL from the return of take_gil to the entry of drop_gil, and waits for it inside either: in drop_gil
+one that was asked to let go stays until another has taken over. A probe takes time of its own: what an uncontended call
+seems to take (the 5th percentile) is taken off every call. Printed: wait shares (in brackets take_gil's alone), the
+sampler's less the truth in percentage points, the 95 % interval that the sampler gives itself, and the holder most to
+blame by both.
 `--slowdown` instead runs the target with and without the sampler in turns and compares its work. `--stack` instead
 loads the reference stack and holds the sampler's GIL wait a step against the executor loop's own account of it, cell
 by cell: the part in which the loop slept on the GIL, for its own clocks tell a wait for a core apart.
@@ -156,7 +156,7 @@ def compare(python: str, name: str, rate: float, seconds: float) -> list[Error]:
             continue
         known = truth.get(thread.tid)
         wait = known.wait if known else 0.0
-        let_go = total(trace.drops.get(thread.tid, ())) / (trace.window[1] - trace.window[0])
+        taking = total(trace.takes.get(thread.tid, ())) / (trace.window[1] - trace.window[0])
         error = Error(100 * (thread.wait - wait), None if thread.error is None else 100 * thread.error)
         if wait > WAITS or abs(error.points) >= 100 * WAITS:
             errors.append(error)
@@ -171,13 +171,13 @@ def compare(python: str, name: str, rate: float, seconds: float) -> list[Error]:
                 blame += "" if max(said, key=lambda tid: said[tid]) == top.tid else "  OTHER"
         if thread.name.startswith(("idle", "answer")) and abs(error.points) < 0.2:
             continue
-        print(f"  {thread.name:12} truth {wait:6.3f} ({wait + let_go:6.3f})  sampler {thread.wait:6.3f}  "
+        print(f"  {thread.name:12} truth {wait:6.3f} ({taking:6.3f})  sampler {thread.wait:6.3f}  "
               f"error {error.points:+5.1f} points (told ±{error.told or 0:.1f}){blame}", flush=True)  # fmt: skip
     return errors
 
 
 def exact(trace: ExactTrace, names: dict[int, str]) -> ExactGil:
-    return account(trace.window, trace.takes, trace.holds, names)
+    return account(trace.window, trace.waits, trace.holds, names)
 
 
 def slowdown(python: str, name: str, rate: float, seconds: float, pairs: int) -> None:

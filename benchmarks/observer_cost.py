@@ -1,11 +1,13 @@
 """What the observers of a sweep cost the reference stack: output tokens/s with them and without, in turns, one stack.
 
     PYTHONPATH=. python benchmarks/observer_cost.py [--concurrency 2048] [--blocks 30] [--seconds 3] [--set NAME=VALUE]
+    PYTHONPATH=. python benchmarks/observer_cost.py --states waits --blocks 150 --seconds 1 --settle 0.1
 
 Closed loop on the direct drive, placed on the cores as a sweep places it. Each block has a stretch in every state, in a
 random order of its own: `none`; `waits`, the wait sampler at its default; `py-spy`, its non-blocking GIL channel at the
-default rate; `all`, what a cell has: both and the host sampler. A stretch begins a second after its state does, and
-its rate is between two arrivals of tokens, so that no step is cut.
+default rate; `all`, what a cell has: both and the host sampler. A stretch begins `--settle` seconds after its state does
+(py-spy needs a second to start, the wait sampler none), and its rate is between two arrivals of tokens, so that no step
+is cut. Many short stretches tell most, for what else moves is slow.
 
 Printed: tokens/s over those of the same block's `none`, less one: the trimmed mean (a fifth off each end) over the
 blocks with its 95 % bootstrap interval, and the wait sampler's own CPU as a share of a core. `SHOWN`: the whole
@@ -39,8 +41,8 @@ from harness.stacks.base import RunningServer
 from harness.stacks.reference import ReferenceStack
 from loadgen.cli.parsing import factors, positive
 
-STATES = {"none": None, "waits": 0.01, "py-spy": 0.02, "all": 0.02}
-SETTLE_S = 1.0
+MARKS = {"waits": 0.01, "py-spy": 0.02, "all": 0.02}
+STATES = ("none", *MARKS)
 WARM_S = 15.0
 TRIM = 0.2
 
@@ -129,10 +131,10 @@ class Watchers:
         self._sampler.wait()
 
 
-async def stretch(client: CountingClient, watchers: Watchers, state: str, seconds: float) -> float:
+async def stretch(client: CountingClient, watchers: Watchers, state: str, seconds: float, settle_s: float) -> float:
     """Have one state for so long; return its tokens/s."""
     with watchers.watching(state):
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(settle_s)
         begin = time.monotonic()
         while (left := begin + seconds - time.monotonic()) > 0:
             if state == "all":
@@ -156,19 +158,21 @@ async def measure(
     cpu = on = 0.0
     for _ in range(options.blocks):
         rates = {}
-        for state in rng.sample(list(STATES), len(STATES)):
+        for state in rng.sample(["none", *options.states], len(options.states) + 1):
             began, cpu_before = time.monotonic(), watchers.sampler_cpu_s()
-            rates[state] = await stretch(client, watchers, state, options.seconds)
+            rates[state] = await stretch(client, watchers, state, options.seconds, options.settle)
             if state in {"waits", "all"}:
                 cpu += watchers.sampler_cpu_s() - cpu_before
                 on += time.monotonic() - began
         blocks.append(rates)
-        print(" ".join(f"{state} {rates[state]:.0f}" for state in STATES), file=sys.stderr, flush=True)
+        print(
+            " ".join(f"{state} {rates[state]:.0f}" for state in STATES if state in rates), file=sys.stderr, flush=True
+        )
     client.drain()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(client.drained.wait(), 60.0)
     transport.close()
-    return blocks, cpu / on
+    return blocks, cpu / on if on else 0.0
 
 
 def change(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -190,6 +194,8 @@ def main() -> int:
     parser.add_argument("--osl", type=int, default=128, help="mean; lengths are uniform from 1 to twice that")
     parser.add_argument("--blocks", type=int, default=30, help="at least 3")
     parser.add_argument("--seconds", type=positive, default=3.0)
+    parser.add_argument("--settle", type=positive, default=1.0, metavar="S")
+    parser.add_argument("--states", nargs="+", choices=list(MARKS), default=list(MARKS), help="beside none (all)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="settings")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -214,9 +220,8 @@ def main() -> int:
             server.stop(8.0)
     print(f"c{options.concurrency}, {len(blocks)} blocks; the wait sampler took {cpu:.1%} of a core")
     shown = True
-    for state, mark in STATES.items():
-        if mark is None:
-            continue
+    for state in options.states:
+        mark = MARKS[state]
         middle, low, high = change([block[state] / block["none"] for block in blocks])
         shown &= low > -mark
         verdict = "SHOWN" if low > -mark else "not shown" if high > -mark else "MISSED"

@@ -113,7 +113,7 @@ def _exact(options: argparse.Namespace, pid: int) -> int:
         names = {} if first is None else dict(zip(first.appeared, first.names, strict=True))
         names |= sampler.settle_names()
         trace = trace_gil(pid, options.duration or DURATION_S)
-    found = account(trace.window, trace.takes, trace.holds, names)
+    found = account(trace.window, trace.waits, trace.holds, names)
     if not found.threads():
         raise UsageError(f"process {pid} never took its GIL in {found.span_s:.1f} s: is it idle?")
     if options.json:

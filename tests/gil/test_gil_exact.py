@@ -24,6 +24,7 @@ def test_waits_and_holds_follow_from_the_four_events() -> None:
     assert trace.takes == {1: [(10 * MS, 30 * MS)], 2: [(0, 5 * MS), (70 * MS, 100 * MS)]}
     assert trace.holds == {1: [(30 * MS, 60 * MS)], 2: [(5 * MS, 30 * MS)]}
     assert trace.drops[1] == [(60 * MS, 61 * MS)]
+    assert trace.waits[1] == [(10 * MS, 30 * MS), (60 * MS, 61 * MS)]
 
 
 def test_what_an_uncontended_call_takes_is_taken_off() -> None:
@@ -62,8 +63,7 @@ def test_two_spinners_wait_for_each_other_half_of_the_time(capsys: pytest.Captur
         left = Path("/sys/kernel/tracing/uprobe_events").read_text(encoding="utf-8")
     document = json.loads(capsys.readouterr().out)
     threads = {thread["name"]: thread for thread in document["threads"]}
-    assert threads["a"]["gil_wait_fraction"] + threads["b"]["gil_wait_fraction"] == pytest.approx(
-        1.0, abs=0.25
-    )  # less on a full machine
+    waits = threads["a"]["gil_wait_fraction"] + threads["b"]["gil_wait_fraction"]
+    assert waits == pytest.approx(1.0, abs=0.1), "one of the two has it, on a full machine too"
     assert threads["a"]["blame"][0]["name"] == "b"
     assert "loadgen_gil" not in left

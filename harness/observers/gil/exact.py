@@ -1,8 +1,9 @@
 """Exact tracing of a process's GIL: uprobes on the entry and the return of take_gil and drop_gil, through `perf`.
 
-A thread waits for the GIL from the entry of take_gil to its return, and holds it from there to the entry of drop_gil.
-A probe takes time of its own, on every call of the target: what an uncontended call seems to take (the 5th percentile)
-is taken off each wait, and the target is slowed by a microsecond or two a probe. Needs root, perf, and a Python whose
+A thread holds the GIL from the return of take_gil to the entry of drop_gil. It waits for it inside take_gil, and inside
+drop_gil too: asked to let go, it stays there until another thread has taken over (the interpreter's forced switch). A
+probe takes time of its own, on every call of the target: what an uncontended call seems to take (the 5th percentile)
+is taken off each call, and the target is slowed by a microsecond or two a probe. Needs root, perf, and a Python whose
 symbols were left in.
 """
 
@@ -37,6 +38,12 @@ class ExactTrace:
     takes: dict[int, Spans]
     drops: dict[int, Spans]
     holds: dict[int, Spans]
+
+    @property
+    def waits(self) -> dict[int, Spans]:
+        """Give the spans in which each thread waited: those of takes and drops, in order."""
+        tids = self.takes.keys() | self.drops.keys()
+        return {tid: sorted([*self.takes.get(tid, ()), *self.drops.get(tid, ())]) for tid in tids}
 
 
 def library(pid: int) -> str:
