@@ -5,9 +5,9 @@
 
 Closed loop on the direct drive, placed on the cores as a sweep places it. Each block has a stretch in every state, in a
 random order of its own: `none`; `waits`, the wait sampler at its default; `py-spy`, its non-blocking GIL channel at the
-default rate; `all`, what a cell has: both and the host sampler. A stretch begins `--settle` seconds after its state does
-(py-spy needs a second to start, the wait sampler none), and its rate is between two arrivals of tokens, so that no step
-is cut. Many short stretches tell most, for what else moves is slow.
+default rate; `all`, what a cell has: both and the host sampler. A stretch begins `--settle` seconds after its state
+does (py-spy needs a second to start, the wait sampler none), and its rate is between two arrivals of tokens, so that no
+step is cut. Many short stretches tell most, for what else moves is slow.
 
 Printed: tokens/s over those of the same block's `none`, less one: the trimmed mean (a fifth off each end) over the
 blocks with its 95 % bootstrap interval, and the wait sampler's own CPU as a share of a core. `SHOWN`: the whole
