@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,11 +130,12 @@ def observe(pid: int, rate: float, seconds: float, folder: Path) -> tuple[GilTal
 class Error:
     """The sampler's wait share less the truth, and half the 95 % interval that it gave, in percentage points.
 
-    `told` None: it gave no interval.
+    `told` None: it gave no interval. `taking` is the error against take_gil's time alone.
     """
 
     points: float
     told: float | None
+    taking: float
 
     @property
     def inside(self) -> bool:
@@ -157,7 +158,8 @@ def compare(python: str, name: str, rate: float, seconds: float) -> list[Error]:
         known = truth.get(thread.tid)
         wait = known.wait if known else 0.0
         taking = total(trace.takes.get(thread.tid, ())) / (trace.window[1] - trace.window[0])
-        error = Error(100 * (thread.wait - wait), None if thread.error is None else 100 * thread.error)
+        told = None if thread.error is None else 100 * thread.error
+        error = Error(100 * (thread.wait - wait), told, 100 * (thread.wait - taking))
         if wait > WAITS or abs(error.points) >= 100 * WAITS:
             errors.append(error)
         blame = ""
@@ -174,6 +176,16 @@ def compare(python: str, name: str, rate: float, seconds: float) -> list[Error]:
         print(f"  {thread.name:12} truth {wait:6.3f} ({taking:6.3f})  sampler {thread.wait:6.3f}  "
               f"error {error.points:+5.1f} points (told ±{error.told or 0:.1f}){blame}", flush=True)  # fmt: skip
     return errors
+
+
+def summary(points: Sequence[float]) -> str:
+    """Write errors in percentage points up."""
+    two, four = (sum(abs(one) <= limit for one in points) for limit in (2, 4))
+    spread = statistics.fmean(one * one for one in points) ** 0.5
+    return (
+        f"error within 2 points for {two}, within 4 for {four}, mean {statistics.fmean(points):+.1f}, "
+        f"root mean square {spread:.1f}, largest {max(map(abs, points)):.1f}"
+    )
 
 
 def exact(trace: ExactTrace, names: dict[int, str]) -> ExactGil:
@@ -253,15 +265,11 @@ def main() -> int:
             burner.kill()
             burner.wait()
     if errors:
-        sizes = [abs(error.points) for error in errors]
-        within = {limit: sum(size <= limit for size in sizes) for limit in (2, 4)}
         inside = sum(error.inside for error in errors)
-        print(
-            f"{len(errors)} threads wait: error within 2 points for {within[2]}, within 4 for {within[4]}, "
-            f"root mean square {statistics.fmean(size * size for size in sizes) ** 0.5:.1f}, largest {max(sizes):.1f}; "
-            f"inside the interval told for {inside}, whose median is ±"
-            f"{statistics.median(error.told or 0.0 for error in errors):.1f}"
-        )
+        width = statistics.median(error.told or 0.0 for error in errors)
+        print(f"{len(errors)} threads wait. {summary([error.points for error in errors])}")
+        print(f"inside the interval told for {inside}, whose median is ±{width:.1f}")
+        print(f"by take_gil alone: {summary([error.taking for error in errors])}")
     return 0
 
 
