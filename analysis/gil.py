@@ -231,7 +231,7 @@ class GilTally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopLooks:
-    """The looks at the executor loop: when, and in which of them it wanted the GIL, held it, or ran without it.
+    """The looks at the executor loop: when, and whether it wanted the GIL then, held it, ran without it, or others did.
 
     `scale` and `asleep` are what `waits_per_step` takes: they make the looks' share of waiting the thread's.
     """
@@ -241,6 +241,7 @@ class LoopLooks:
     wants: Flags
     holds: Flags
     runs: Flags
+    others: Flags
     scale: float
     asleep: float
 
@@ -263,7 +264,8 @@ def load_gil(path: Path) -> list[GilRow]:
     """Read a cell's looks; empty when there are none."""
     if not path.exists():
         return []
-    return [GilRow(**row) for batch in read_batches(path, GIL) for row in batch.to_pylist()]
+    batches = (batch.to_pydict() for batch in read_batches(path, GIL))
+    return [GilRow(*row) for batch in batches for row in zip(*(batch[name] for name in GIL.columns), strict=True)]
 
 
 def study_gil(
@@ -314,6 +316,7 @@ def _loop_looks(threads: Iterable[ThreadShare], kept: list[GilRow]) -> LoopLooks
     t_ns, wants = wanting(kept, tid)
     holds = np.fromiter((row.holder == tid for row in kept), dtype=np.bool_, count=len(kept))
     runs = np.fromiter((tid in row.running for row in kept), dtype=np.bool_, count=len(kept))
+    others = np.fromiter((row.locked and row.holder != tid for row in kept), dtype=np.bool_, count=len(kept))
     counted = float(wants.mean()) if len(wants) else 0.0
     return LoopLooks(
         tid=tid,
@@ -321,6 +324,7 @@ def _loop_looks(threads: Iterable[ThreadShare], kept: list[GilRow]) -> LoopLooks
         wants=wants,
         holds=holds,
         runs=runs & ~holds & ~wants,
+        others=others,
         scale=loop.wait / counted if counted else 1.0,
         asleep=loop.asleep / loop.wait if loop.wait else 1.0,
     )

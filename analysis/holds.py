@@ -72,29 +72,6 @@ class LongHolds:
     groups: tuple[HoldGroup, ...]
 
 
-class _Run:
-    """Looks at one hold as they come."""
-
-    def __init__(self, row: GilRow, before_ns: int) -> None:
-        assert row.holder is not None
-        self.tid = row.holder
-        self.switches = row.switches
-        self.before_ns = before_ns
-        self.first_ns = self.last_ns = row.t_ns
-        self.functions: Counter[str | None] = Counter()
-        self.waited = 0
-        self.add(row)
-
-    def goes_on(self, row: GilRow) -> bool:
-        same = row.locked and row.holder == self.tid and row.switches == self.switches
-        return same and row.t_ns - self.last_ns <= LONGEST_GAP_NS
-
-    def add(self, row: GilRow) -> None:
-        self.last_ns = row.t_ns
-        self.functions[row.function] += 1
-        self.waited += any(tid != self.tid for wants in (row.waiting, row.runnable) for tid in wants)
-
-
 class HoldTally:
     """Finds long holds in looks as they come. Until a look tells the interval, `told_ms` is taken, else the default."""
 
@@ -102,50 +79,43 @@ class HoldTally:
         self.interval_ms = DEFAULT_INTERVAL_MS if told_ms is None else told_ms
         self.interval_from = "CPython's default, as nothing tells the real one" if told_ms is None else "the server"
         self.looks = 0
+        self._interval_us: int | None = None
         self._holds: list[Hold] = []
-        self._run: _Run | None = None
+        self._run: list[GilRow] = []
+        self._before_ns = 0
         self._first_ns = self._last_ns = 0
 
     def add(self, row: GilRow) -> None:
-        if row.interval_us is not None:
+        if row.interval_us is not None and row.interval_us != self._interval_us:
+            self._interval_us = row.interval_us
             self.interval_ms, self.interval_from = row.interval_us / 1e3, "the process"
-        if self._run is not None and self._run.goes_on(row):
-            self._run.add(row)
+        run = self._run
+        if run and _goes_on(run[-1], row):
+            run.append(row)
         else:
-            self._close(row.t_ns)
-            before_ns = self._last_ns if self.looks else row.t_ns
-            self._run = _Run(row, before_ns) if row.locked and row.holder is not None else None
+            if len(run) > 1:
+                self._holds += self._long(row.t_ns)
+            self._before_ns = self._last_ns if self.looks else row.t_ns
+            self._run = [row] if row.locked and row.holder is not None else []
         self._first_ns = self._first_ns if self.looks else row.t_ns
         self._last_ns = row.t_ns
         self.looks += 1
 
-    def _close(self, after_ns: int) -> None:
-        run, self._run = self._run, None
-        if run is None:
-            return
-        hold = self._as_hold(run, after_ns)
-        if hold.least_ms > self.interval_ms:
-            self._holds.append(hold)
-
-    @staticmethod
-    def _as_hold(run: _Run, after_ns: int) -> Hold:
-        (function, _), *_ = run.functions.most_common(1)
-        return Hold(
-            run.tid,
-            function,
-            run.first_ns,
-            (run.last_ns - run.first_ns) / NS_PER_MS,
-            (after_ns - run.before_ns) / NS_PER_MS,
-            run.functions.total(),
-            run.waited,
-        )
+    def _long(self, after_ns: int) -> list[Hold]:
+        """Give the hold that the last run of looks was, if it was a long one."""
+        run = self._run
+        least_ms = (run[-1].t_ns - run[0].t_ns) / NS_PER_MS if run else 0.0
+        tid = run[0].holder if run else None
+        if tid is None or least_ms <= self.interval_ms:
+            return []
+        (function, _), *_ = Counter(row.function for row in run).most_common(1)
+        waited = sum(any(other != tid for wants in (row.waiting, row.runnable) for other in wants) for row in run)
+        most_ms = (after_ns - self._before_ns) / NS_PER_MS
+        return [Hold(tid, function, run[0].t_ns, least_ms, most_ms, len(run), waited)]
 
     def holds(self) -> list[Hold]:
         """Give the long holds so far, in order; one that goes on counts as long as it was seen."""
-        if self._run is None:
-            return list(self._holds)
-        last = self._as_hold(self._run, self._last_ns)
-        return [*self._holds, last] if last.least_ms > self.interval_ms else list(self._holds)
+        return [*self._holds, *self._long(self._last_ns)]
 
     def ranked(self, names: Mapping[int, str], group: Callable[[str], str] = str) -> LongHolds | None:
         """Sum the holds up by thread and function; `group` maps names to those shown. None with less than two looks."""
@@ -167,6 +137,12 @@ class HoldTally:
             waited=_waited(holds) if holds else None,
             groups=tuple(_group(name, function, found, span_ns) for (name, function), found in groups.items()),
         )
+
+
+def _goes_on(last: GilRow, row: GilRow) -> bool:
+    """Say whether a look found the hold that the one before it found."""
+    same = row.locked and row.holder == last.holder and row.switches == last.switches
+    return same and row.t_ns - last.t_ns <= LONGEST_GAP_NS
 
 
 def _group(name: str, function: str | None, holds: Sequence[Hold], span_ns: int) -> HoldGroup:
@@ -205,7 +181,8 @@ def study_holds(
     tally = HoldTally(told_ms)
     names: dict[int, str] = {}
     for row in rows:
-        names.update(zip(row.appeared, row.names, strict=True))
+        if row.appeared:
+            names.update(zip(row.appeared, row.names, strict=True))
         if window is None or window.holds(row.t_ns):
             tally.add(row)
     return tally.ranked(names, group)

@@ -16,6 +16,8 @@ Of several front ends, or post-processing processes, the busiest counts: what be
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from analysis.metrics import CellMetrics
 from analysis.stacks import is_executor_loop
 from analysis.tables import CellTables
@@ -103,9 +105,8 @@ def cpu_use(cell: CellTables) -> CpuUse:
     )
 
 
-def find_limit(cell: CellTables, metrics: CellMetrics) -> Limit:  # noqa: PLR0911 - one return a rule
-    """Name what limits a cell, by the rules above."""
-    cpu = cpu_use(cell)
+def find_limit(cell: CellTables, metrics: CellMetrics, cpu: CpuUse) -> Limit:  # noqa: PLR0911 - one return a rule
+    """Name what limits a cell, by the rules above; `cpu` is what `cpu_use` gives of it."""
     step, device = metrics.host_step_ms, metrics.device_step_ms
     held, held_by_loop = metrics.gil_held_total, metrics.gil_held_executor
     turn = f"a turn takes {step.mean:.1f} ms" if step else "turns are not logged"
@@ -205,8 +206,9 @@ def _rates(cell: CellTables, *, threads: bool) -> dict[tuple[str, str, int], tup
     rows = host[host["tid"].notna() if threads else host["tid"].isna()]
     rates = {}
     for _, one in rows.groupby(["role", "tid" if threads else "pid"]):
-        burned = counter_rate(one["t_ns"], one["cpu_ns"], window)
-        queued = counter_rate(one["t_ns"], one["runqueue_ns"], window)
+        t_ns = one["t_ns"].to_numpy(dtype=np.int64)
+        burned = counter_rate(t_ns, one["cpu_ns"].to_numpy(dtype=np.float64), window)
+        queued = counter_rate(t_ns, one["runqueue_ns"].to_numpy(dtype=np.float64), window)
         last = one.iloc[-1]
         rates[str(last["role"]), str(last["name"]), int(last["tid" if threads else "pid"])] = (burned, queued)
     return rates

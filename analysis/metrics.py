@@ -31,6 +31,8 @@ class Spread:
     @classmethod
     def of(cls, values: Any) -> "Spread | None":
         """Summarise what is finite; None when nothing is. Single precision stays: gaps come by the hundred million."""
+        if values is None:
+            return None
         array = np.asarray(values)
         if array.dtype != np.float32:
             array = array.astype(np.float64)
@@ -137,6 +139,7 @@ def measure(cell: CellTables) -> CellMetrics:
         steps[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in ("prev_device_step_ms", "gil_wait_ms")
     )
     arrivals = steps["new_requests"].to_numpy(dtype=np.float64, na_value=np.nan)
+    icl_ms = Spread.of(cell.gaps.icl_ms)
     gil = study_gil(cell.gil, window, ends_ns, host_ms, arrivals)
     return CellMetrics(
         window_s=window.length_s if window else None,
@@ -145,9 +148,9 @@ def measure(cell: CellTables) -> CellMetrics:
         failures=int((~requests["success"] & (requests["error_kind"] != _ABORTED)).sum()),
         errors={str(kind): int(count) for kind, count in kinds.items()},
         ttft_ms=Spread.of(measured["ttft_ms"]),
-        itl_ms=Spread.of(cell.gaps.itl_ms) if cell.gaps.itl_ms is not None else None,
+        itl_ms=icl_ms if cell.gaps.itl_ms is cell.gaps.icl_ms else Spread.of(cell.gaps.itl_ms),
         itl_absent=cell.gaps.itl_absent,
-        icl_ms=Spread.of(cell.gaps.icl_ms),
+        icl_ms=icl_ms,
         tpot_ms=Spread.of(measured["tpot_ms"]),
         e2e_ms=Spread.of(measured["e2e_ms"]),
         output_speed_tok_s_user=Spread.of(measured["output_speed_tok_s_user"]),

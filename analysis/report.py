@@ -21,9 +21,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("sort.js", "flame.js")
 
 
-def write_report(path: Path, out: Path | None = None, objective: str | None = None) -> Path:
+def write_report(path: Path, out: Path | None = None, objective: str | None = None, *, processes: int = 1) -> Path:
     """Write a sweep's report (by default DIR/report.html), atomically, and say where. Any state of a sweep will do."""
-    study = study_sweep(path, objective)
+    study = study_sweep(path, objective, processes=processes)
     return write_page(study, study_scaling(study), out)
 
 

@@ -124,14 +124,11 @@ def _reduce(table: Any, window: Window | None, clocks: Clocks) -> tuple[pd.DataF
         for name in _TIMES:
             frame[name] -= shift
         arrival_ns = arrival_ns - np.repeat(shift, count)
-    row = np.repeat(np.arange(len(count)), count)
     end = np.cumsum(count)
     output_tokens = frame["output_tokens"].to_numpy(dtype=np.int64)
-
     told = (known_count == count) & (count > 0)
     one_each = ~told & (output_tokens == count) & (frame["output_tokens_source"] != "chunks").to_numpy() & (count > 0)
-    tokens = (output_tokens / np.maximum(count, 1))[row]  # even spread, where the client could not count
-    tokens[told[row]] = known_tokens[np.repeat(told, known_count)]
+    tokens = _tokens(count, told, one_each, known_count, known_tokens, output_tokens)
 
     some = count > 0
     first_ns, last_ns = np.full(len(count), -1, dtype=np.int64), np.full(len(count), -1, dtype=np.int64)
@@ -144,29 +141,56 @@ def _reduce(table: Any, window: Window | None, clocks: Clocks) -> tuple[pd.DataF
     frame["first_token_ns"] = pd.array(first_ns, dtype="Int64")
     frame["last_token_ns"] = pd.array(last_ns, dtype="Int64")
     frame.loc[~some, ["first_token_ns", "last_token_ns"]] = pd.NA
-    frame["tokens_in_window"] = (
-        np.bincount(row, weights=tokens * window.holds(arrival_ns), minlength=len(count)) if window else 0.0
-    )
+    frame["tokens_in_window"] = _sums(window.holds(arrival_ns), tokens, count) if window else 0.0
     frame["in_window"] = window.holds(sent_ns) if window else False
     frame["itl_known"] = told | one_each
     _add_latencies(frame, first_ns, last_ns, some)
 
     measured = frame["success"].to_numpy() & frame["in_window"].to_numpy()
-    later = np.flatnonzero(row[1:] == row[:-1]) + 1  # chunks that have one before them in the same request
-    later = later[measured[row[later]]]
-    gap_ms = ((arrival_ns[later] - arrival_ns[later - 1]) / NS_PER_MS).astype(np.float32)
-    tokens = tokens[later]
-    known = (told | one_each)[row[later]] & (tokens > 0)
-    if known.all() and (tokens == 1).all():
+    inside = np.repeat(measured, count)[1:]  # chunks that have one before them in the same measured request
+    inside[end[:-1][(end[:-1] > 0) & (end[:-1] < len(arrival_ns))] - 1] = False
+    gap_ms = np.diff(arrival_ns)[inside].astype(np.float32)
+    gap_ms /= np.float32(NS_PER_MS)
+    if tokens is None:
         return frame, gap_ms, gap_ms
-    return frame, gap_ms, (gap_ms[known] / tokens[known]).astype(np.float32)
+    carried = tokens[1:][inside]
+    known = np.repeat(told | one_each, count)[1:][inside] & (carried > 0)
+    if known.all() and (carried == 1).all():
+        return frame, gap_ms, gap_ms
+    return frame, gap_ms, (gap_ms[known] / carried[known]).astype(np.float32)
+
+
+def _tokens(
+    count: Ints, told: Flags, one_each: Flags, known_count: Ints, known_tokens: Ints, output_tokens: Ints
+) -> Floats | None:
+    """Give each chunk's tokens; None where every one carries one. Spread evenly where the client could not count."""
+    if (told | one_each | (count == 0)).all() and (known_tokens == 1).all():
+        return None
+    tokens = np.repeat(output_tokens / np.maximum(count, 1), count)
+    tokens[np.repeat(told, count)] = known_tokens[np.repeat(told, known_count)]
+    return tokens
+
+
+def _sums(inside: Flags, tokens: Floats | None, count: Ints) -> Floats:
+    """Add up each request's tokens in the chunks that are inside."""
+    values = inside if tokens is None else inside * tokens
+    some = count > 0
+    sums = np.zeros(len(count))
+    if some.any():  # reduceat takes the value at an empty span's place, so those are left out
+        starts = (np.cumsum(count) - count)[some]
+        sums[some] = np.add.reduceat(values, starts, dtype=np.int64 if tokens is None else np.float64)
+    return sums
 
 
 def _lists(column: Any) -> tuple[Ints, Ints]:
-    """Give the lengths and the flattened values of a list column; a null list counts as empty."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-    values = pc.list_flatten(column)
-    return lengths, pc.fill_null(values, 0).to_numpy().astype(np.int64)
+    """Give the lengths and the flattened values of a list column; a null list counts as empty, a null value as 0."""
+    lengths = _filled(pc.list_value_length(column)).astype(np.int64, copy=False)
+    return lengths, _filled(pc.list_flatten(column))
+
+
+def _filled(values: Any) -> Ints:
+    filled: Ints = (pc.fill_null(values, 0) if values.null_count else values).to_numpy()
+    return filled
 
 
 def _judge(frame: pd.DataFrame, count: Ints) -> None:

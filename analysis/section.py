@@ -191,8 +191,10 @@ def _plots(study: Study, groups: Sequence[_Group], concurrency: int) -> list[Plo
 
 
 def _finite(values: object) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    array = np.asarray(values, dtype=np.float64)
-    return array[np.isfinite(array)]
+    array = np.asarray(values)
+    finite = np.isfinite(array)
+    kept: np.ndarray[tuple[int], np.dtype[np.float64]] = array if finite.all() else array[finite]
+    return kept
 
 
 def _course(name: str, index: int, cell: CellStudy) -> Course | None:

@@ -1,7 +1,10 @@
 """A sweep worked through once: what the JSON, the terminal table and the report all show."""
 
-from dataclasses import dataclass
-from functools import cached_property
+import gc
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from analysis.claims import ClaimRow, claims_shown
@@ -12,8 +15,11 @@ from analysis.metrics import CellMetrics, measure
 from analysis.plan import Setting, SweepInfo
 from analysis.slo import SloStudy, parse_slo, study_slo
 from analysis.steady import Steadiness, judge_steadiness
-from analysis.tables import CellTables, load_sweep
+from analysis.tables import CellTables, load_cell
 from contracts.doubts import Doubt
+from contracts.folder import CellFolder, SweepFolder
+
+WORTH_PROCESSES = 24  # cells from which on starting processes costs less than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +105,47 @@ class Study:
         ]
 
 
-def study_sweep(path: Path, objective: str | None = None) -> Study:
+def study_sweep(path: Path, objective: str | None = None, *, processes: int = 1) -> Study:
     """Load and work through a sweep's folder; `objective` goes before its own (analysis.slo).
 
-    Raises UsageError or FormatError when it is not one.
+    With several processes a large sweep's cells are worked through beside each other; the program's main module must
+    then be safe to import. Raises UsageError or FormatError when it is no sweep's folder.
     """
-    sweep = load_sweep(path)
-    think_s = float(sweep.info.plan.get("think_s", "0"))
-    cells = tuple(_study_cell(cell, think_s) for cell in sweep.per_cell)
-    present = sweep.info.order_settings(cell.setting for cell in sweep.per_cell)
-    baseline = sweep.info.baseline
+    folder = SweepFolder(Path(path))
+    info = SweepInfo.from_json(folder.read())
+    think_s = float(info.plan.get("think_s", "0"))
+    cells = tuple(sorted(_study_cells(folder, think_s, processes), key=lambda cell: cell.tables.info.index))
+    tables = [cell.tables for cell in cells]
+    present = info.order_settings(one.setting for one in tables)
+    baseline = info.baseline
     names = {name for name, _ in baseline.pairs}
     if present and all(names != {name for name, _ in setting.pairs} for setting in present):
         baseline = present[0]  # sweep.json speaks of other knobs than the cells do
-    comparison = compare([(cell.tables, cell.metrics) for cell in cells], baseline, present, sweep.info.planned_blocks)
-    doubts = sweep_doubts(sweep.info, sweep.per_cell, comparison)
-    return Study(sweep.path, sweep.info, cells, comparison, tuple(doubts), objective)
+    comparison = compare([(cell.tables, cell.metrics) for cell in cells], baseline, present, info.planned_blocks)
+    doubts = sweep_doubts(info, tables, comparison)
+    return Study(folder.path, info, cells, comparison, tuple(doubts), objective)
+
+
+def _study_cells(folder: SweepFolder, think_s: float, processes: int) -> list[CellStudy]:
+    folders = folder.cell_folders()
+    work = partial(_study_folder, think_s=think_s)
+    if processes < 2 or len(folders) < WORTH_PROCESSES:
+        return [work(one) for one in folders]
+    # the many rows of a cell go by reference counts alone; a collector would walk them again and again
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=gc.disable) as pool:
+        return list(pool.map(work, folders))
+
+
+def _study_folder(folder: CellFolder, think_s: float) -> CellStudy:
+    """Work through a cell, and let go of its looks at the GIL once counted: they are by far the most objects."""
+    study = _study_cell(load_cell(folder), think_s)
+    return replace(study, tables=replace(study.tables, gil=()))
 
 
 def _study_cell(tables: CellTables, think_s: float) -> CellStudy:
     metrics = measure(tables)
     cpu = cpu_use(tables)
-    limit = find_limit(tables, metrics)
+    limit = find_limit(tables, metrics, cpu)
     steadiness = judge_steadiness(tables)
     doubts = cell_doubts(tables, metrics, cpu, limit, steadiness, think_s=think_s)
     return CellStudy(tables, metrics, cpu, limit if tables.window else None, tuple(doubts), steadiness)

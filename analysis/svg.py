@@ -87,19 +87,40 @@ def draw(draw_on: Any, *, key: str, title: str, description: str, height_in: flo
 
 
 def draw_panels(
-    draw_on: Any, heights: Sequence[float], *, key: str, title: str, description: str, height_in: float
+    draw_on: Any,
+    heights: Sequence[float],
+    *,
+    key: str,
+    title: str,
+    description: str,
+    height_in: float,
+    margins_in: tuple[float, float, float] | None = None,
 ) -> Plot:
-    """Let `draw_on(list of axes)` draw panels above each other, of these relative heights, on one horizontal axis."""
+    """Let `draw_on(list of axes)` draw panels above each other, of these relative heights, on one horizontal axis.
+
+    With margins (left, top, bottom, in inches) nothing is measured to make room for labels, which takes most of the
+    time of a figure of many panels.
+    """
     with mpl.rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the page's fonts draw it, not ours
-        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained" if margins_in is None else None)
         figure.patch.set_visible(False)
         panels = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        if margins_in is not None:
+            left, top, bottom = margins_in
+            figure.subplots_adjust(
+                left=left / WIDTH_IN, right=1 - 0.06 / WIDTH_IN, top=1 - top / height_in, bottom=bottom / height_in,
+                hspace=0.62,
+            )  # fmt: skip
         for axes in panels:
             axes.patch.set_visible(False)
         draw_on(panels)
         out = io.StringIO()
         FigureCanvasSVG(figure)
+        layout = figure.get_layout_engine()
+        if layout is not None:  # once and here: savefig would draw everything twice for it
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return Plot(title, description, _for_page(out.getvalue(), key, title, description))
 

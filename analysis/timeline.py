@@ -22,7 +22,7 @@ from analysis.window import NS_PER_MS, NS_PER_S, Floats, Window, in_flight_means
 
 BINS = 110
 LOOKS_A_BIN = 20
-PANEL_IN = 0.72
+PANEL_IN = 0.74
 MOST_ROLES = 6
 
 
@@ -75,7 +75,8 @@ def timeline(cell: CellStudy, index: int, *, key: str, title: str) -> Plot | Non
         key=key,
         title=title,
         description=f"Over the window: {told}.{rest}",
-        height_in=0.45 + PANEL_IN * sum(panel.height for panel in panels),
+        height_in=0.62 + PANEL_IN * sum(panel.height for panel in panels),
+        margins_in=(0.5, 0.2, 0.42),
     )
 
 

@@ -1,12 +1,14 @@
 """What the benchmarks share: the fixed loop that tells how fast the machine is just now, spreads, whole sweeps."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,24 @@ def run_sweep(*words: str) -> dict[str, Any]:
         shown = subprocess.run([*base, "show", out, "--json"], capture_output=True, text=True, check=True)
     document: dict[str, Any] = json.loads(shown.stdout)
     return document
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a finished process took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+
+
+def run_measured(argv: Sequence[str], out: Path | None = None) -> Measured:
+    """Run a program to its end, its output into a file or nowhere; give its times and its peak resident memory."""
+    began = time.perf_counter()
+    with open(out or os.devnull, "wb") as file:
+        process = subprocess.Popen(argv, stdout=file)
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(argv)} ended with {process.returncode}")
+    return Measured(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)

@@ -78,9 +78,10 @@ def read_batches(path: Path, record: RecordType[Any]) -> Iterator[Any]:
     Raises FormatError if the file is another record or a version that this release does not know.
     """
     schema = record.schema()
-    with open(path, "rb") as file:
+    one_thread = pa.ipc.IpcReadOptions(use_threads=False)  # batches are too small to be worth sharing out
+    with pa.OSFile(str(path), "rb") as file:
         try:
-            stream = pa.ipc.open_stream(file)
+            stream = pa.ipc.open_stream(file, options=one_thread)
         except (pa.ArrowInvalid, OSError) as error:
             if _cut_in_schema(path):
                 return

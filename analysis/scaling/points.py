@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.gil import loop_looks
+from analysis.gil import LoopLooks
 from analysis.gil_steps import CoveredSteps, Floats, Ints, covered_steps
 from analysis.metrics import rank_zero
 from analysis.plan import Setting
 from analysis.slo import Term
 from analysis.study import CellStudy
-from analysis.window import Window
-from contracts.records import GilRow
 
 BATCH_KNOB = "TLLM_RPC_SUBMIT_BATCH_MAX"
+_OF_REQUESTS = ("prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "e2e_ms")
 _SERVER_BATCH = "submit_batch_max"
 KILO = 1000.0
 SHORTEST_STEP_MS = 1e-3
@@ -106,7 +105,7 @@ def observe(cell: CellStudy, think_s: float = 0.0, terms: Sequence[Term] = ()) -
     """Take a cell's numbers. Raises LeftOutError when it is not done, not steady, or lacks a record of the law's."""
     tables, metrics = cell.tables, cell.metrics
     window, step, ttft = tables.window, metrics.host_step_ms, metrics.ttft_ms
-    served = tables.requests[tables.requests["success"] & tables.requests["in_window"]]
+    served = tables.requests.loc[tables.requests["success"] & tables.requests["in_window"], list(_OF_REQUESTS)]
     if not tables.done or window is None:
         raise LeftOutError("it is not finished")
     if ramped(cell):
@@ -123,7 +122,7 @@ def observe(cell: CellStudy, think_s: float = 0.0, terms: Sequence[Term] = ()) -
     if step is None or ttft is None or done is None or served.empty or not metrics.output_tok_s:
         raise LeftOutError("its log says nothing of the executor loop's steps and the requests that arrived in them")
     waits = metrics.gil.executor_steps if metrics.gil else None
-    looks = _looks(tables.gil, window, steps, done)
+    looks = _looks(metrics.gil.loop if metrics.gil else None, steps, done)
     if waits is None or looks is None:
         raise LeftOutError("it has no looks at the GIL that name the executor loop's thread")
     mean = done.mean()
@@ -206,8 +205,7 @@ def work_of_steps(steps: pd.DataFrame) -> pd.DataFrame | None:
     return done.reindex(steps.index)
 
 
-def _looks(rows: Sequence[GilRow], window: Window, steps: pd.DataFrame, done: pd.DataFrame) -> Looks | None:
-    found = loop_looks(rows, window)
+def _looks(found: LoopLooks | None, steps: pd.DataFrame, done: pd.DataFrame) -> Looks | None:
     if found is None:
         return None
     end_ns: Ints = steps["t_ns"].to_numpy(dtype=np.int64)
@@ -218,9 +216,8 @@ def _looks(rows: Sequence[GilRow], window: Window, steps: pd.DataFrame, done: pd
     inside = step_of < len(covered.ends)
     inside[inside] = found.t_ns[inside] >= covered.starts[step_of[inside]]
     step_of = step_of[inside]
-    kept = [row for row in rows if window.holds(row.t_ns)]
-    loop = np.array([row.holder == found.tid for row in kept], dtype=np.float64)[inside]
-    others = np.array([row.locked and row.holder != found.tid for row in kept], dtype=np.float64)[inside]
+    loop = found.holds.astype(np.float64)[inside]
+    others = found.others.astype(np.float64)[inside]
     own = _per_ms(done, ("taken", None, "taken_kilotokens"), covered)[step_of]
     theirs = _per_ms(done, ("arriving", "messages", "arriving_kilotokens"), covered)[step_of]
     return Looks(len(own), own.T @ own, own.T @ loop, theirs.T @ theirs, theirs.T @ others) if len(own) else None

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -142,3 +143,8 @@ def what_if(text: str) -> "Question":
         return parse_what_if(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def cores() -> int:
+    """Return how many cores this process may use: as many processes work a large folder through."""
+    return len(os.sched_getaffinity(0))

@@ -35,9 +35,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(options: argparse.Namespace) -> int:
     """Write the report; with questions, print the answers first. Status 1 when one was refused."""
     if not options.what_if and not options.json:
-        print(write_report(options.dir, options.out, options.slo))
+        print(write_report(options.dir, options.out, options.slo, processes=parsing.cores()))
         return 0
-    study = study_sweep(options.dir, options.slo)
+    study = study_sweep(options.dir, options.slo, processes=parsing.cores())
     scaling = study_scaling(study, options.what_if)
     written = write_page(study, scaling, options.out)
     if options.json:

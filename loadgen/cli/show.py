@@ -34,7 +34,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(options: argparse.Namespace) -> int:
-    study = study_sweep(options.dir, options.slo)
+    study = study_sweep(options.dir, options.slo, processes=parsing.cores())
     scaling = study_scaling(study, options.what_if)
     summary = summary_of(study, scaling)
     if options.json:

@@ -70,6 +70,26 @@ def test_only_tables_scroll_sideways(page: Any, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_large_page_is_laid_out_as_far_as_it_is_seen_and_whole_in_print(page: Any) -> None:
+    def skipped() -> int:
+        return page.evaluate(
+            """Array.from(document.querySelectorAll("main > section > h2"))
+               .filter((head) => !head.checkVisibility({ contentVisibilityAuto: true })).length"""
+        )
+
+    assert skipped() == 0
+    page.evaluate("document.body.className = 'large'")
+    page.wait_for_timeout(300)
+    assert skipped() > 0
+    page.locator("#repeat h2").scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    assert page.locator("#repeat h2").inner_text() == "Repeat it"
+    page.emulate_media(media="print")
+    page.wait_for_timeout(300)
+    assert page.evaluate("getComputedStyle(document.querySelector('#repeat')).contentVisibility") == "visible"
+    assert skipped() == 1  # the table of all cells, which is not printed
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_text_in_plots_stays_readable(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
@@ -82,7 +102,7 @@ def test_text_in_plots_stays_readable(page: Any, width: int) -> None:
 
 def test_a_click_sorts_by_number_and_a_second_turns_the_order_round(page: Any) -> None:
     column = page.evaluate(
-        """Array.from(document.querySelectorAll(".sortable th")).findIndex((h) => h.innerText.startsWith("req_s"))"""
+        """Array.from(document.querySelectorAll(".sortable th")).findIndex((h) => h.textContent.startsWith("req_s"))"""
     )
 
     def values() -> list[float]:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from synthetic import Recipe, write_sweep
 
-from analysis.summary import summarise, verdict_lines
+from analysis.study import study_sweep
+from analysis.summary import summarise, summary_of, verdict_lines
 from contracts.folder import Phases, SweepFolder
 
 GOLDEN = Path(__file__).parent / "golden" / "show_keys.txt"
@@ -44,6 +46,15 @@ def keys(value: Any, prefix: str = "") -> set[str]:
 def test_the_document_has_the_keys_of_the_golden_file(tmp_path: Path) -> None:
     found = sorted(keys(summarise(sweep(tmp_path))))
     assert found == GOLDEN.read_text(encoding="utf-8").split()
+
+
+def test_several_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_sweep(tmp_path, [(value, 8, 0, Recipe(looks=True)) for value in ("1", "32")])
+    alone = summary_of(study_sweep(path))
+    monkeypatch.setattr("analysis.study.WORTH_PROCESSES", 2)
+    together = study_sweep(path, processes=2)
+    assert summary_of(together) == alone
+    assert not any(len(cell.tables.gil) for cell in together.cells), "the looks travelled between processes"
 
 
 def test_a_broken_sweep_gives_valid_json_without_nan(tmp_path: Path) -> None:
