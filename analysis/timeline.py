@@ -187,6 +187,9 @@ def _waits(loop: LoopLooks | None, at: _Axis, colour: str) -> Panel | None:
     span = (at.shown.end_ns - at.shown.start_ns) / max(at.window.end_ns - at.window.start_ns, 1)
     count = max(min(BINS, int(len(loop.t_ns) * span / LOOKS_A_BIN)), 2)
     middles, shares = at.binned(loop.t_ns, loop.wants * loop.scale, "mean", count)
+    _, looks = at.binned(loop.t_ns, loop.wants, "count", count)
+    enough = looks >= min(LOOKS_A_BIN // 4, looks.max())  # a bin at the edge may hold a look or two: no share
+    middles, shares = middles[enough], shares[enough]
     mean = loop.scale * float(loop.wants.mean())
 
     def draw(axes: Any) -> None:
