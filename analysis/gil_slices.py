@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import sqrt
 
-from scipy import stats
+from scipy.special import stdtrit
 
 LOOKS = 32
 MOST = 64
@@ -92,7 +92,7 @@ class Slices:
             ]
         count = len(off)
         deviation = sqrt(count / (count - 1) * sum(one * one for one in off))
-        return float(stats.t.ppf(0.975, count - 1)) * deviation
+        return float(stdtrit(count - 1, 0.975)) * deviation
 
 
 def _add(to: dict[int, float], amounts: Iterable[tuple[int, float]]) -> None:
