@@ -14,7 +14,8 @@ def test_two_spinning_threads_share_the_gil_and_wait_for_each_other(python: str)
         threads, tally, _ = watch(process.pid)
     spinners = [threads["a"], threads["b"]]
     for one, other in (spinners, spinners[::-1]):
-        assert 0.3 < one.wait < 0.7
+        assert 0.15 < one.wait < 0.7
+        assert 0.3 < one.wait + one.running < 0.7, "on a full machine it loses its core as it lets go, and seems to run"
         assert 0.3 < one.held < 0.7
         assert sum(part.fraction for part in one.blame if part.tid == other.tid) > 0.7
         assert any(part.function is not None and part.function.startswith("spin (") for part in one.blame)

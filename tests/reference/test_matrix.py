@@ -60,6 +60,8 @@ class Combination:
             "REFSTACK_SUBMIT": "in-process" if self.submit == "in-process" else "rpc",
             "TLLM_RPC_SUBMIT_BATCH_MAX": "8" if self.submit == "batched" else "1",
             "REFSTACK_MAX_BATCH_SIZE": str(SLOTS),
+            # on one GIL a loop that hardly waits for its device starves the front end, which then tells too late
+            **({"REFSTACK_DEVICE_BASE_MS": "3"} if self.layout == "thread" else {}),
         }
 
     def __str__(self) -> str:
