@@ -5,14 +5,12 @@ from datetime import datetime
 
 from rich.console import Console
 
-from analysis.report import write_report
 from contracts.folder import SweepFolder
 from harness import sweep as sweeps
 from harness.plan import Cell, Plan
 from harness.remote import WorkersFrom
 from harness.stacks.base import Stack
 from loadgen.cli.progress import SweepProgress
-from loadgen.cli.verdict import print_verdict
 
 EXIT = {sweeps.DONE: 0, sweeps.FAILED: 1, sweeps.INTERRUPTED: 130}
 
@@ -28,6 +26,9 @@ def carry_out(
     with SweepProgress(console, todo, len(cells), _lasted(folder, cells)) as progress:
         outcome = sweeps.run(folder, plan, cells, stack, progress, workers_from)
     if folder.cell_folders():
+        from analysis.report import write_report  # seconds of imports, which a sweep's start need not wait for
+        from loadgen.cli.verdict import print_verdict
+
         report = write_report(folder.path)
         print_verdict(folder.path)
         print(f"report: {report}", flush=True)
