@@ -1,4 +1,4 @@
-"""What `loadgen show DIR --json` prints, and the short table at the end of a sweep."""
+"""What `loadgen show DIR --json` prints."""
 
 import math
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from analysis.scaling.document import scaling_document
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.slo import SloStudy
 from analysis.study import CellStudy, Study, study_sweep
-from analysis.verdict import VerdictTable, verdict_table
+from analysis.verdict import verdict_table
 from contracts.doubts import Doubt
 from contracts.folder import FORMAT
 
@@ -24,11 +24,6 @@ TOP_BLAME = 10
 def summarise(path: Path, objective: str | None = None) -> dict[str, Any]:
     """Work through a sweep's folder into the JSON document of `loadgen show --json`; unknown numbers are None."""
     return summary_of(study_sweep(path, objective))
-
-
-def verdict_lines(path: Path) -> VerdictTable:
-    """Work through a sweep's folder into the sentences and the short table that end `loadgen sweep`."""
-    return verdict_table(study_sweep(path))
 
 
 def summary_of(study: Study, scaling: Scaling | None = None) -> dict[str, Any]:

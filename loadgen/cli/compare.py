@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from analysis.study import study_sweep
 from analysis.versus import Difference, Gate, differences, metadata_differences, refusals
 from contracts.errors import UsageError
+from loadgen.cli.console import stdout_console
 
 SHOWN = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.p50", "host_step_ms.mean")
 
@@ -105,7 +105,7 @@ def _cells(one: Difference) -> tuple[str, ...]:
 
 
 def _text(found: list[Difference], metadata: list[tuple[str, str, str]]) -> None:
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150)
+    console = stdout_console(150)
     table = Table(box=None, header_style="bold")
     for name in HEADER:
         table.add_column(name, overflow="fold")

@@ -26,12 +26,9 @@ def carry_out(
     with SweepProgress(console, todo, len(cells), _lasted(folder, cells)) as progress:
         outcome = sweeps.run(folder, plan, cells, stack, progress, workers_from)
     if folder.cell_folders():
-        from analysis.report import write_report  # seconds of imports, which a sweep's start need not wait for
-        from loadgen.cli.verdict import print_verdict
+        from loadgen.cli.verdict import report_on  # seconds of imports, which a sweep's start need not wait for
 
-        report = write_report(folder.path)
-        print_verdict(folder.path)
-        print(f"report: {report}", flush=True)
+        report_on(folder.path)
     if outcome == sweeps.INTERRUPTED:
         console.print(f"interrupted; go on with: loadgen sweep --resume {folder.path}", highlight=False, markup=False)
     return EXIT[outcome]

@@ -52,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     name = words[0] if words[:1] and words[0] in COMMANDS else None
     options = build_parser(name).parse_args(words)
-    if name is None:  # it stood behind something that is no command: `loadgen -- gil`
-        options = build_parser(options.command).parse_args(words)
     options.argv = ["loadgen", *words]
     try:
         status: int = options.run(options)

@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from analysis.report import write_report
 from harness.imports.nsys import STEP, read_trace
 from harness.imports.nsys_folder import write_folder
 from loadgen.cli import parsing
 from loadgen.cli.sweep import default_folder
-from loadgen.cli.verdict import print_verdict
+from loadgen.cli.verdict import report_on
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,8 +31,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(options: argparse.Namespace) -> int:
     trace = read_trace(options.file, pid=options.pid, step=options.step)
     folder = write_folder(trace, options.file, options.out or default_folder(), options.argv)
-    report = write_report(folder.path)
     print(f"process {trace.pid}: {len(trace.turns)} steps, {len(trace.holds)} threads with the GIL")
-    print_verdict(folder.path)
-    print(f"report: {report}", flush=True)
+    report_on(folder.path)
     return 0

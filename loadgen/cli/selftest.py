@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.cli import parsing, trust
+from loadgen.cli.console import stdout_console
 from loadgen.cli.trust import Trust
 from loadgen.selftest import Level, measure
 
@@ -88,7 +88,7 @@ def _print_table(levels: Sequence[Level]) -> None:
             f"{level.server_late_ms:.1f} ms",
             "; ".join(level.complaints) or "good",
         )
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    stdout_console(PLAIN_WIDTH).print(table)
 
 
 def _sentence(levels: Sequence[Level], trusted: int | None) -> str:

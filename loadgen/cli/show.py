@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from analysis.scaling.study import study_scaling
 from analysis.study import study_sweep
 from analysis.summary import summary_of
 from loadgen.cli import parsing
+from loadgen.cli.console import stdout_console
 from loadgen.cli.what_if import print_answers, status_of
 
 PLAIN_WIDTH = 160
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         json.dump(summary, sys.stdout, indent=1)
         print()
         return status_of(scaling.answers)
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = stdout_console(PLAIN_WIDTH)
     console.print(_table(summary["cells"]))
     if summary["slo"] is not None:
         console.print(_slo(summary["slo"]))

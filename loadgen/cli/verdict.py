@@ -1,24 +1,33 @@
-"""The few lines that a sweep ends with on the terminal."""
+"""What a sweep ends with: its report, and the few lines on the terminal that tell what was found."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from analysis.claims import ClaimRow
-from analysis.summary import verdict_lines
+from analysis.report import write_page
+from analysis.scaling.study import study_scaling
+from analysis.study import study_sweep
 from analysis.text import times
+from analysis.verdict import VerdictTable, verdict_table
+from loadgen.cli.console import stdout_console
 
 PLAIN_WIDTH = 120
 
 
-def print_verdict(folder: Path) -> None:
+def report_on(folder: Path) -> None:
+    """Work a sweep's folder through, once: write its report, print the verdict and where the report is."""
+    study = study_sweep(folder)
+    report = write_page(study, study_scaling(study))
+    print_verdict(verdict_table(study))
+    print(f"report: {report}", flush=True)
+
+
+def print_verdict(verdict: VerdictTable) -> None:
     """Print on stdout what the sweep found: the sentences, a table of effects, and which warnings it carries."""
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    verdict = verdict_lines(folder)
+    console = stdout_console(PLAIN_WIDTH)
     for sentence in verdict.sentences:
         console.print(sentence, highlight=False, markup=False)
     if verdict.rows:

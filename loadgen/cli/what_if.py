@@ -1,9 +1,7 @@
 """Answers to --what-if on the terminal: predictions, refusals, and how wrong the law was on points left out."""
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -11,6 +9,7 @@ from analysis.scaling.heldout import QUANTITIES, HeldOut
 from analysis.scaling.study import Scaling
 from analysis.scaling.view import answer_line, error_line
 from analysis.scaling.whatif import Answer
+from loadgen.cli.console import stdout_console
 
 PLAIN_WIDTH = 160
 
@@ -22,7 +21,7 @@ def status_of(answers: Sequence[Answer]) -> int:
 
 def print_answers(scaling: Scaling) -> None:
     """Print on stdout the predictions with their errors, what was refused and why, and the laws' held-out errors."""
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = stdout_console(PLAIN_WIDTH)
     lines = [answer_line(answer) for answer in scaling.answers]
     answered = [line for line in lines if not line.refusal]
     if answered:

@@ -9,7 +9,8 @@ import pytest
 from synthetic import Recipe, write_sweep
 
 from analysis.study import study_sweep
-from analysis.summary import summarise, summary_of, verdict_lines
+from analysis.summary import summarise, summary_of
+from analysis.verdict import verdict_table
 from contracts.folder import Phases, SweepFolder
 
 GOLDEN = Path(__file__).parent / "golden" / "show_keys.txt"
@@ -82,18 +83,18 @@ def test_warnings_carry_their_remedy(tmp_path: Path) -> None:
 
 
 def test_the_verdict_tells_the_effect_and_where_there_is_none(tmp_path: Path) -> None:
-    effect, holders = verdict_lines(sweep(tmp_path)).sentences
+    effect, holders = verdict_table(study_sweep(sweep(tmp_path))).sentences
     assert "at 8 in flight output throughput is 25% higher" in effect
     assert "at 4 in flight there is no clear difference" in effect
     assert holders.startswith("At 8 in flight the GIL was held 80% of the time with 1 (executor_loop 60%")
 
 
 def test_the_verdict_is_refused_with_two_blocks(tmp_path: Path) -> None:
-    assert "there is no verdict" in verdict_lines(sweep(tmp_path, 2)).sentences[0]
+    assert "there is no verdict" in verdict_table(study_sweep(sweep(tmp_path, 2))).sentences[0]
 
 
 def test_the_short_table_has_a_row_a_setting_and_concurrency(tmp_path: Path) -> None:
-    table = verdict_lines(sweep(tmp_path))
+    table = verdict_table(study_sweep(sweep(tmp_path)))
     assert [row[:3] for row in table.rows] == [
         ("4", "32", "3"),
         ("8", "32", "3"),
@@ -103,11 +104,11 @@ def test_the_short_table_has_a_row_a_setting_and_concurrency(tmp_path: Path) -> 
 
 
 def test_a_sweep_in_which_nothing_finished_says_so(tmp_path: Path) -> None:
-    assert verdict_lines(write_sweep(tmp_path, [])).sentences == (
+    assert verdict_table(study_sweep(write_sweep(tmp_path, []))).sentences == (
         "No cell of this sweep finished (0 began), so there is nothing to compare.",
     )
 
 
 def test_a_single_setting_has_nothing_to_compare(tmp_path: Path) -> None:
-    (first, *_) = verdict_lines(write_sweep(tmp_path, [("1", 8, 0, Recipe())])).sentences
+    (first, *_) = verdict_table(study_sweep(write_sweep(tmp_path, [("1", 8, 0, Recipe())]))).sentences
     assert "nothing to compare it with" in first
