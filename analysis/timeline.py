@@ -154,12 +154,17 @@ def _arrivals(steps: pd.DataFrame, at: _Axis, colour: str) -> Panel | None:
     _, most = at.binned(known["t_ns"], values, "max")
 
     def draw(axes: Any) -> None:
-        axes.fill_between(middles, most, step="mid", color=colour, alpha=0.22, linewidth=0)
-        axes.plot(middles, means, color=colour, linewidth=1.2, drawstyle="steps-mid")
+        _draw_shaded(axes, middles, means, most, colour)
         axes.set_ylim(bottom=0)
 
     told = f"{number(float(inside.mean()))} new requests a step, at most {inside.max():.0f}" if len(inside) else "none"
     return Panel("new requests a step: mean, shaded to the most", told, draw)
+
+
+def _draw_shaded(axes: Any, middles: Floats, means: Floats, most: Floats, colour: str) -> None:
+    """Draw the bins' means as a line, shaded up to the most in each."""
+    axes.fill_between(middles, most, step="mid", color=colour, alpha=0.22, linewidth=0)
+    axes.plot(middles, means, color=colour, linewidth=1.2, drawstyle="steps-mid")
 
 
 def _step_times(steps: pd.DataFrame, at: _Axis, colour: str) -> Panel | None:
@@ -171,8 +176,7 @@ def _step_times(steps: pd.DataFrame, at: _Axis, colour: str) -> Panel | None:
     _, most = at.binned(steps["t_ns"], values, "max")
 
     def draw(axes: Any) -> None:
-        axes.fill_between(middles, most, step="mid", color=colour, alpha=0.22, linewidth=0)
-        axes.plot(middles, means, color=colour, linewidth=1.2, drawstyle="steps-mid")
+        _draw_shaded(axes, middles, means, most, colour)
         steady = most[(middles >= 0) & (middles < at.window.length_s)]
         axes.set_ylim(0, 1.25 * float(np.percentile(steady if len(steady) else most, 98)))  # a first step takes long
 

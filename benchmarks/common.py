@@ -7,10 +7,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from harness.placement import Placement, available_cpus, place
+from harness.process import Guard
+from harness.stacks.base import RunningServer
+from harness.stacks.reference import ReferenceStack
+from loadgen.cli.parsing import factors
 
 LOOP_ITERATIONS = 120_000
 REFERENCE_LOOP_MS = 7.1  # the loop's median on the machine whose figures docs/reference-stack.md compares with
@@ -68,3 +75,24 @@ def run_measured(argv: Sequence[str], out: Path | None = None) -> Measured:
     if process.returncode:
         raise SystemExit(f"{' '.join(argv)} ended with {process.returncode}")
     return Measured(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+@contextmanager
+def reference_stack(settings: Sequence[str], prefix: str) -> Iterator[tuple[RunningServer, Placement, Path]]:
+    """Run the reference stack with NAME=VALUE `settings`, and this process as its load, each on the cores of a sweep.
+
+    Gives the server, the placement and the stack's scratch folder. Raises ToolError.
+    """
+    knobs = {name: values[0] for name, values in factors(list(settings)).items()}
+    stack = ReferenceStack()
+    for name, value in knobs.items():
+        stack.check_knob(name, value)
+    placement, _ = place(available_cpus(), one_process=stack.one_process(knobs), over_http=False)
+    with Guard() as guard, tempfile.TemporaryDirectory(prefix=prefix) as name:
+        server = stack.launch(guard, knobs, placement, Path(name), Path(name) / "server.log")
+        try:
+            if placement.load:
+                os.sched_setaffinity(0, placement.load)
+            yield server, placement, Path(name)
+        finally:
+            server.stop(8.0)

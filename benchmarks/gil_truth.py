@@ -37,6 +37,7 @@ from analysis.gil import GilTally, load_gil
 from analysis.gil_exact import ExactGil, account, total
 from contracts.errors import UsageError
 from harness.observers.gil.exact import ExactTrace, library, probes, read_events, recording, spans_of
+from harness.observers.gil.recorder import sampler_argv
 
 WAITS = 0.01  # a thread that waits for less of the time has no error worth counting
 PYENV = Path("/root/.pyenv/versions")
@@ -109,8 +110,7 @@ def target(python: str, name: str) -> Iterator[tuple[int, mmap.mmap]]:
 def observe(pid: int, rate: float, seconds: float, folder: Path) -> tuple[GilTally, ExactTrace | None]:
     """Run the sampler, and exact tracing around it where it is possible."""
     out, data = folder / "gil.arrow", folder / "perf.data"
-    argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out)]
-    argv += ["--duration", str(seconds), "--rate", str(rate)]
+    argv = sampler_argv(pid, out, "--duration", str(seconds), "--rate", str(rate))
     events = None
     try:
         with probes(library(pid)) as group, recording(pid, group, data):
@@ -195,7 +195,7 @@ def exact(trace: ExactTrace, names: dict[int, str]) -> ExactGil:
 def slowdown(python: str, name: str, rate: float, seconds: float, pairs: int) -> None:
     """Stop and continue the sampler beside one running target; print the paired change of the work done."""
     with target(python, name) as (pid, counts):
-        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", os.devnull, "--rate", str(rate)]
+        argv = sampler_argv(pid, Path(os.devnull), "--rate", str(rate))
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as sampler:
             time.sleep(2.0)  # the sampler's start is not its cost
             ratios: list[float] = []

@@ -22,24 +22,23 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from common import reference_stack
 from scipy import stats
 from soak import SoakClient
 
 from contracts.errors import ToolError
-from harness.observers.gil_stacks import RATE_HZ, find_py_spy
+from harness.observers.gil.recorder import sampler_argv
+from harness.observers.gil_stacks import record_argv
 from harness.observers.host import EVERY_S, HostSampler
-from harness.placement import Placement, available_cpus, place
-from harness.process import Guard
+from harness.placement import Placement
 from harness.stacks.base import RunningServer
-from harness.stacks.reference import ReferenceStack
-from loadgen.cli.parsing import factors, positive
+from loadgen.cli.parsing import positive
 
 MARKS = {"waits": 0.01, "py-spy": 0.02, "all": 0.02}
 STATES = ("none", *MARKS)
@@ -84,9 +83,7 @@ class Watchers:
         self._cpus = placement.observers
         self._host = HostSampler(folder / "host.arrow")
         self._host.watch({**view.processes, "client": os.getpid()}, view.threads)
-        self._sampler = self._start(
-            [sys.executable, "-m", "harness.observers.gil", str(self._pid), "--out", str(folder / "gil.arrow")]
-        )
+        self._sampler = self._start(sampler_argv(self._pid, folder / "gil.arrow", "--pulse"))
         time.sleep(3.0)  # its start is not its cost
         self._sampler.send_signal(signal.SIGSTOP)
         self._folder = folder
@@ -104,11 +101,7 @@ class Watchers:
         if state in {"waits", "all"}:
             self._sampler.send_signal(signal.SIGCONT)
         if state in {"py-spy", "all"}:
-            out = str(self._folder / "stacks.raw")
-            spy = self._start(
-                [find_py_spy(), "record", "--gil", "--nonblocking", "--threads", "--function", "--format", "raw",
-                 "--rate", str(RATE_HZ), "--pid", str(self._pid), "--output", out, "--duration", "3600"]
-            )  # fmt: skip
+            spy = self._start(record_argv(self._pid, self._folder / "stacks.raw"))
         try:
             yield
         finally:
@@ -201,23 +194,12 @@ def main() -> int:
     options = parser.parse_args()
     if options.blocks < 3:
         parser.error("--blocks: fewer than 3 tell nothing")
-    knobs = {name: values[0] for name, values in factors(options.settings).items()}
-    stack = ReferenceStack()
-    for name, value in knobs.items():
-        stack.check_knob(name, value)
-    placement, _ = place(available_cpus(), one_process=stack.one_process(knobs), over_http=False)
-    with Guard() as guard, tempfile.TemporaryDirectory(prefix="observer-cost-") as name:
-        server = stack.launch(guard, knobs, placement, Path(name), Path(name) / "server.log")
+    with reference_stack(options.settings, "observer-cost-") as (server, placement, folder):
+        watchers = Watchers(server, placement, folder)
         try:
-            watchers = Watchers(server, placement, Path(name))
-            try:
-                if placement.load:
-                    os.sched_setaffinity(0, placement.load)
-                blocks, cpu = asyncio.run(measure(server, watchers, options))
-            finally:
-                watchers.close()
+            blocks, cpu = asyncio.run(measure(server, watchers, options))
         finally:
-            server.stop(8.0)
+            watchers.close()
     print(f"c{options.concurrency}, {len(blocks)} blocks; the wait sampler took {cpu:.1%} of a core")
     shown = True
     for state in options.states:

@@ -23,24 +23,21 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from common import reference_stack
 from scipy import stats
 
 from contracts import direct as wire
 from contracts.errors import ToolError
 from harness.httpget import get_json
-from harness.placement import available_cpus, place
-from harness.process import Guard
 from harness.reference.engine.device import expected_tokens
 from harness.stacks.base import RunningServer
-from harness.stacks.reference import ReferenceStack
-from loadgen.cli.parsing import factors, fraction, positive
+from loadgen.cli.parsing import fraction, positive
 
 SAMPLE_S = 1.0
 DRAIN_S = 120.0
@@ -337,20 +334,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    knobs = {name: values[0] for name, values in factors(options.settings).items()}
-    stack = ReferenceStack()
-    for name, value in knobs.items():
-        stack.check_knob(name, value)
-    placement, _ = place(available_cpus(), one_process=stack.one_process(knobs), over_http=False)
     warmup_s = 60 * (options.warmup_minutes or min(5.0, options.minutes / 4))
-    with Guard() as guard, tempfile.TemporaryDirectory(prefix="soak-") as name:
-        server = stack.launch(guard, knobs, placement, Path(name), Path(name) / "server.log")
-        if placement.load:
-            os.sched_setaffinity(0, placement.load)
-        try:
-            counts, samples, doubts = asyncio.run(soak(server, options))
-        finally:
-            server.stop(8.0)
+    with reference_stack(options.settings, "soak-") as (server, _, _):
+        counts, samples, doubts = asyncio.run(soak(server, options))
     if options.samples:
         rows = [json.dumps({"t_s": sample.t_s, **sample.usage}) for sample in samples]
         options.samples.write_text("\n".join(rows) + "\n")

@@ -36,6 +36,15 @@ def find_py_spy() -> str:
     return found
 
 
+def record_argv(pid: int, out: Path, *, rate_hz: int = RATE_HZ, duration_s: int | None = None) -> list[str]:
+    """Give the command that records who holds a process's GIL (without a duration: until SIGINT). Raises UsageError."""
+    argv = [
+        find_py_spy(), "record", "--gil", "--nonblocking", "--threads", "--function", "--format", "raw",
+        "--rate", str(rate_hz), "--pid", str(pid), "--output", str(out),
+    ]  # fmt: skip
+    return argv if duration_s is None else [*argv, "--duration", str(duration_s)]
+
+
 class GilStackRecorder:
     """One run of py-spy on one process; starts at once and ends by itself after `duration_s` (None: when stopped)."""
 
@@ -55,13 +64,8 @@ class GilStackRecorder:
         self._log = log
         self._rate_hz = rate_hz
         self._duration_s = duration_s
-        argv = [
-            find_py_spy(), "record", "--gil", "--nonblocking", "--threads", "--function", "--format", "raw",
-            "--rate", str(rate_hz), "--pid", str(pid), "--output", str(out),
-        ]  # fmt: skip
-        if duration_s is not None:
-            argv += ["--duration", str(duration_s)]
         self._over = False
+        argv = record_argv(pid, out, rate_hz=rate_hz, duration_s=duration_s)
         self._start_ns = now_ns()
         self._child = Child(guard, argv, log=log, cpus=cpus)
 

@@ -15,14 +15,18 @@ END_GRACE_S = 5.0
 MUCH_MISSED = 0.2
 
 
+def sampler_argv(pid: int, out: Path, *options: str) -> list[str]:
+    """Give the command that runs the sampler as a process of its own."""
+    return [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out), *options]
+
+
 class GilWaitRecorder:
     """One run of the sampler on one process, until `finish`."""
 
     def __init__(self, guard: Guard, pid: int, out: Path, log: Path, *, cpus: Sequence[int]) -> None:
         self._pid = pid
         self._log = log
-        argv = [sys.executable, "-m", "harness.observers.gil", str(pid), "--out", str(out), "--pulse"]
-        self._child = Child(guard, argv, log=log, cpus=cpus)
+        self._child = Child(guard, sampler_argv(pid, out, "--pulse"), log=log, cpus=cpus)
         self._over = False
         self._pulse: GilPulse | None = None
 
