@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.gil import LoopLooks
-from analysis.gil_steps import CoveredSteps, Floats, Ints, covered_steps
+from analysis.gil_steps import CoveredSteps, Floats, Ints, covered_steps, inside_steps
 from analysis.metrics import rank_zero
 from analysis.plan import Setting
 from analysis.slo import Term
@@ -212,10 +212,8 @@ def _looks(found: LoopLooks | None, steps: pd.DataFrame, done: pd.DataFrame) -> 
     covered = covered_steps(found.t_ns, end_ns, steps["host_step_ms"].to_numpy(dtype=np.float64))
     if covered is None:
         return None
-    step_of = np.searchsorted(covered.ends, found.t_ns, side="right")
-    inside = step_of < len(covered.ends)
-    inside[inside] = found.t_ns[inside] >= covered.starts[step_of[inside]]
-    step_of = step_of[inside]
+    inside = inside_steps(found.t_ns, covered)
+    step_of = np.searchsorted(covered.ends, found.t_ns[inside], side="right")
     loop = found.holds.astype(np.float64)[inside]
     others = found.others.astype(np.float64)[inside]
     own = _per_ms(done, ("taken", None, "taken_kilotokens"), covered)[step_of]
