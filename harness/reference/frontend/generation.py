@@ -31,18 +31,26 @@ class GenerationFailed(Exception):  # noqa: N818 - it names what happened
 
 
 class _Inbox:
-    """Responses of one request. `put` is called on the proxy main loop's thread, all else on the HTTP loop."""
+    """Responses of one request. `put` is called on the proxy main loop's thread, all else on the HTTP loop.
 
-    __slots__ = ("_event", "_expired", "_items", "_taken")
+    An error ends the request at once: what the HTTP loop has not read by then is not delivered. A loop that is far
+    behind (a stop that finds thousands of tokens unread) could not get to the error in time otherwise.
+    """
+
+    __slots__ = ("_event", "_expired", "_failure", "_items", "_taken")
 
     def __init__(self) -> None:
         self._items: deque[AnyResponse] = deque()
         self._event = asyncio.Event()
+        self._failure: ErrorResponse | None = None
         self._expired = False
         self._taken = 0
 
     def put(self, response: AnyResponse) -> None:
-        self._items.append(response)
+        if isinstance(response, ErrorResponse):
+            self._failure = response
+        else:
+            self._items.append(response)
 
     def wake(self) -> None:
         self._event.set()
@@ -59,14 +67,14 @@ class _Inbox:
         self._taken += 1
         if self._taken % TURN_EVERY == 0:
             await asyncio.sleep(0)
-        while not self._items:
+        while self._failure is None and not self._items:
             if self._expired:
                 raise TimeoutError
             self._event.clear()
-            if self._items:  # it came between the look and the clear
+            if self._items or self._failure is not None:  # it came between the look and the clear
                 break
             await self._event.wait()
-        return self._items.popleft()
+        return self._failure or self._items.popleft()
 
 
 class _HttpSink:
