@@ -168,12 +168,14 @@ class LoadCrew:
             raise LoadError("all load machines were lost: " + "; ".join(self.lost.values()))
 
     def stop(self, grace_s: float) -> None:
-        """End the processes: they are told that we are gone."""
+        """End the processes: they are told that we are gone. One whose last records do not come counts as lost."""
         for link in self._links:
             link.hang_up()
         deadline = time.monotonic() + grace_s
-        for link in self._links:
-            link.stop(deadline)
+        for place, link in enumerate(self._links):
+            missing = link.stop(deadline)
+            if missing is not None:
+                self.lost.setdefault(place, missing)
 
 
 def _pulse(data: Mapping[str, Any]) -> _Pulse:

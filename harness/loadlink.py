@@ -30,8 +30,8 @@ class LoadLink(Protocol):
     def hang_up(self) -> None:
         """Tell it that we are gone: it stops at once, if it has not already."""
 
-    def stop(self, deadline_s: float) -> None:
-        """Wait for its end until this CLOCK_MONOTONIC second, then end it."""
+    def stop(self, deadline_s: float) -> str | None:
+        """Wait for its end until this CLOCK_MONOTONIC second, then end it; say why records of it may be missing."""
 
 
 class LocalLoad:
@@ -73,7 +73,8 @@ class LocalLoad:
         with contextlib.suppress(BrokenPipeError):
             self._child.popen.stdin.close()
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, deadline_s: float) -> str | None:
         with contextlib.suppress(Exception):
             self._child.popen.wait(max(0.05, deadline_s - time.monotonic()))
         self._child.stop(0.2)
+        return None

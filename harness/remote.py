@@ -194,6 +194,9 @@ class RemoteLoad:
         if self._worker.lost is None:
             self._workers.command("close", self._worker)
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, deadline_s: float) -> str | None:
         """Wait until its last records are here; a machine that does not answer is left to itself."""
-        self._worker.ended.wait(max(0.05, deadline_s - time.monotonic()))
+        answered = self._worker.ended.wait(max(0.05, deadline_s - time.monotonic()))
+        if self._worker.lost is not None:
+            return self.why_ended()
+        return None if answered else f"on {self._worker.host}: its last records did not come"

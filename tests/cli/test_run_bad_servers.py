@@ -88,7 +88,7 @@ def test_a_server_that_fails_everything_ends_the_run_early_with_its_reason_and_r
 def test_the_first_request_is_made_where_the_load_goes(
     broken_url: str, tmp_path: Path, endpoint: str, path: str, field: str
 ) -> None:
-    words = ["--url", broken_url, "--model", "m", "--concurrency", "1", "--duration", "1", "--warmup", "0"]
+    words = ["--url", broken_url, "--model", "m", "--concurrency", "20", "--duration", "1", "--warmup", "0"]
     loadgen("run", *words, "--endpoint", endpoint, "--give-up", "0.1", "--no-observe", "--out", str(tmp_path / "s"))
     assert Broken.asked[0][0] == Broken.asked[1][0] == path
     assert field in Broken.asked[0][1]

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -352,17 +353,22 @@ def test_a_running_server_is_loaded_watched_and_left_running(tmp_path: Path) -> 
     server = subprocess.Popen([*LOADGEN, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     ready = json.loads(next(line for line in server.stdout if line.startswith("READY "))[6:])
+    reader = threading.Thread(target=server.stdout.read)  # a log that nobody reads would stop the server
+    reader.start()
     words = ["--url", ready["url"], "--pid", str(ready["pids"]["rank0"]), "--concurrency", "5", "--duration", "2"]
     done = loadgen("run", *words, "--isl", "40", "--osl", "6", "--warmup", "0.2", "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert server.poll() is None, "it is not ours to stop"
     server.send_signal(signal.SIGINT)
-    server.communicate(timeout=30)
+    assert server.wait(30) == 0
+    reader.join()
+    server.stdout.close()
     (folder,) = SweepFolder(out).cell_folders()
     info = folder.read()
     assert info.state == "done"
     assert info.stacks is not None
     assert info.stacks.pid == ready["pids"]["rank0"]
+    assert read_table(folder.requests(), REQUESTS).to_pandas()["error_kind"].isna().all()
     assert no_strays()
 
 

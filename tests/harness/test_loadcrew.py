@@ -22,6 +22,7 @@ class Link:
 
     def __init__(self, heard: Heard) -> None:
         self.heard = heard
+        self.missing: str | None = None
 
     def say(self, event: str, **data: Any) -> None:
         line = LoadEvent(event, data).to_line()
@@ -34,7 +35,8 @@ class Link:
 
     def hang_up(self) -> None: ...
 
-    def stop(self, deadline_s: float) -> None: ...
+    def stop(self, deadline_s: float) -> str | None:
+        return self.missing
 
 
 def crew_of(count: int, tmp_path: Path) -> tuple[LoadCrew, Sequence[Link]]:
@@ -101,3 +103,13 @@ def test_a_load_machine_of_an_older_release_tells_less_and_is_no_trouble(tmp_pat
     links[0].say("progress", **told)
     hear_all(crew)
     assert crew.tally().recent.ttft_ms == [(5.0, 1.0)]
+
+
+def test_a_machine_whose_last_records_do_not_come_is_lost_though_it_was_done(tmp_path: Path) -> None:
+    crew, links = crew_of(2, tmp_path)
+    for link in links:
+        link.say("done", completed=10)
+    crew.wait_for("done", timeout_s=5, stage="test")
+    links[1].missing = "on far: its last records did not come"
+    crew.stop(0.1)
+    assert crew.lost == {1: "on far: its last records did not come"}
