@@ -15,6 +15,7 @@ from contracts.errors import FailingServerError, LoadError, ToolError
 from contracts.folder import CellFolder, CellInfo, Phases, SweepFolder
 from contracts.load import LoadSpec
 from contracts.records import SERVER
+from contracts.sockets import STACK_FOLDER, STACK_SOCKET, parent_for_sockets
 from harness.events import CellEnded, CellStarted, Doubted, Event, GilMoved, Listener, LoadMoved, StageReached
 from harness.loadcrew import LoadCrew, OpenLink, shares_of
 from harness.loadlink import Heard, LoadLink, LocalLoad
@@ -26,6 +27,7 @@ from harness.process import Guard
 from harness.remote import RemoteWorker, RemoteWorkers
 from harness.stacks.base import RunningServer, ServerView, Stack
 
+SOCKET_NAMES = ("loadgen-XXXXXXXX", STACK_FOLDER, STACK_SOCKET)
 STOP_GRACE_S = 8.0
 INTERRUPT_GRACE_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
@@ -180,7 +182,7 @@ class CellRunner:
         grace_s = INTERRUPT_GRACE_S
         first = cells[0]
         with ExitStack() as cleanup:
-            temporary = Path(tempfile.mkdtemp(prefix="loadgen-"))
+            temporary = Path(tempfile.mkdtemp(prefix="loadgen-", dir=parent_for_sockets(*SOCKET_NAMES)))
             self._guard.watch_folder(temporary)
             cleanup.callback(self._guard.forget_folder, temporary)
             cleanup.callback(shutil.rmtree, temporary, ignore_errors=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from contracts.sockets import STACK_FOLDER, STACK_SOCKET, parent_for_sockets
 from harness.reference.child import Child
 from harness.reference.rpc.envelope import KEY_BYTES, RPCError
 from harness.reference.settings import ReferenceSettings
@@ -26,7 +27,9 @@ class Rank0:
     def __init__(self, settings: ReferenceSettings, *, cpus: Sequence[int] = ()) -> None:
         self._settings = settings
         self._cpus = list(cpus)
-        self._directory = tempfile.TemporaryDirectory(prefix="refstack-")
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="refstack-", dir=parent_for_sockets(STACK_FOLDER, STACK_SOCKET)
+        )
         self.address = f"ipc://{self._directory.name}/rpc"
         self.key = secrets.token_bytes(KEY_BYTES)
         self.in_process: RpcWorker | None = None
