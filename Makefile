@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 8))')
+# status 5 says that PYTEST='-k ...' left none of these
+pytest = $(BIN)/python -m pytest -m '$(1)' $(2) $(PYTEST) || test $$? = 5
 
 .PHONY: demo test lint types format browser notebooks check clean
 
@@ -17,14 +20,16 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/loadgen sweep --quick
 
+# most tests wait for processes more than they compute: they run beside each other, a file's in order
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not browser and not notebook' $(PYTEST)
+	$(call pytest,not browser and not notebook and not alone,--numprocesses=$(JOBS) --dist=loadfile)
+	$(call pytest,alone)
 
 browser: $(STAMP)
-	$(BIN)/python -m pytest -m browser $(PYTEST)
+	$(call pytest,browser)
 
 notebooks: $(STAMP)
-	$(BIN)/python -m pytest -m notebook $(PYTEST)
+	$(call pytest,notebook)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -52,6 +52,7 @@ def test_a_process_that_may_not_be_traced_is_refused_in_one_line(capsys: pytest.
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.alone
 def test_two_spinners_wait_for_each_other_half_of_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     with running("start('a', spin); start('b', spin); UP; time.sleep(60)") as process:
         try:

@@ -5,6 +5,8 @@ import sys
 import pytest
 from gil_support import interpreters, running, watch
 
+pytestmark = pytest.mark.alone
+
 TWO_SPINNERS = "start('a', spin); start('b', spin); start('lock', locked); start('sleep', sleeper); UP; time.sleep(60)"
 
 

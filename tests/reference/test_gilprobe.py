@@ -8,6 +8,8 @@ import pytest
 
 from harness.reference.engine.gilprobe import GilProbe
 
+pytestmark = pytest.mark.alone
+
 
 def accounted(work: Callable[[GilProbe], None], rivals: int) -> tuple[float, float]:
     """Run `work` on a thread beside `rivals` that spin; return its GIL wait by the probe and its CPU time, seconds."""
