@@ -33,10 +33,6 @@ class Measure:
     better: int
     value: Callable[[CellMetrics], float | None]
 
-    def __reduce__(self) -> tuple[Callable[[str], "Measure"], tuple[str]]:
-        """Travel to another process by name."""
-        return measure_named, (self.name,)
-
 
 def _p50(spread: Spread | None) -> float | None:
     return spread.p50 if spread else None
@@ -66,14 +62,6 @@ MEASURES = (
     Measure("gil_probe_ms.mean", "GIL wait a step, by the loop", "ms", 0, lambda cell: _mean(cell.gil_probe_ms)),
     Measure("gil_held_executor", "GIL held by executor loop", "of time", 0, lambda cell: cell.gil_held_executor),
 )
-
-
-def measure_named(name: str) -> Measure:
-    """Give the measure of this name. Raises KeyError."""
-    return _BY_NAME[name]
-
-
-_BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 @dataclass(frozen=True, slots=True)

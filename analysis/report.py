@@ -24,12 +24,12 @@ SCRIPTS = ("sort.js", "flame.js")
 def write_report(path: Path, out: Path | None = None, objective: str | None = None, *, processes: int = 1) -> Path:
     """Write a sweep's report (by default DIR/report.html), atomically, and say where. Any state of a sweep will do."""
     study = study_sweep(path, objective, processes=processes)
-    return write_page(study, study_scaling(study), out, processes=processes)
+    return write_page(study, study_scaling(study), out)
 
 
-def write_page(study: Study, scaling: Scaling, out: Path | None = None, *, processes: int = 1) -> Path:
+def write_page(study: Study, scaling: Scaling, out: Path | None = None) -> Path:
     """Write the report of a sweep that was worked through already."""
-    page = render(make_view(study, scaling, processes=processes))
+    page = render(make_view(study, scaling))
     target = SweepFolder(study.path).report if out is None else Path(out)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.anatomy import Anatomy, make_anatomy
-from analysis.beside import beside
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import Setting
 from analysis.plots import Course, Sample, distribution, gil_bars, in_flight
@@ -114,15 +113,8 @@ _AUDIT = (
 )
 
 
-def make_sections(study: Study, *, processes: int = 1) -> list[Section]:
-    """Work out every concurrency, those of a large sweep in several processes beside each other."""
-    parts = [(study.at(concurrency), concurrency) for concurrency in study.comparison.concurrencies]
-    return beside(_make_section, parts, cells=len(study.cells), processes=processes)
-
-
-def _make_section(part: tuple[Study, int]) -> Section:
+def make_section(study: Study, concurrency: int) -> Section:
     """Work out one concurrency over all settings that have a cell there."""
-    study, concurrency = part
     settings = [(index, setting) for index, setting in enumerate(study.settings)]
     groups = [(index, setting, study.select(concurrency, setting)) for index, setting in settings]
     groups = [(index, setting, cells) for index, setting, cells in groups if cells]

@@ -1,10 +1,12 @@
 """A sweep worked through once: what the JSON, the terminal table and the report all show."""
 
+import gc
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.beside import beside
 from analysis.claims import ClaimRow, claims_shown
 from analysis.compare import Comparison, compare
 from analysis.doubts import cell_doubts, sweep_doubts
@@ -16,6 +18,8 @@ from analysis.steady import Steadiness, judge_steadiness
 from analysis.tables import CellTables, load_cell
 from contracts.doubts import Doubt
 from contracts.folder import CellFolder, SweepFolder
+
+WORTH_PROCESSES = 24  # cells from which on starting processes costs less than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,10 @@ class CellStudy:
 
 @dataclass(frozen=True)
 class Study:
-    """A whole sweep, cells in the order in which they ran; `settings` are all that have a cell, the baseline first."""
+    """A whole sweep, cells in the order in which they ran."""
 
     path: Path
     info: SweepInfo
-    settings: tuple[Setting, ...]
     cells: tuple[CellStudy, ...]
     comparison: Comparison
     sweep_doubts: tuple[Doubt, ...]
@@ -50,6 +53,12 @@ class Study:
     def doubts(self) -> tuple[Doubt, ...]:
         """All warnings: the sweep's, then the cells'."""
         return self.sweep_doubts + tuple(doubt for cell in self.cells for doubt in cell.doubts)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All settings that have a cell, the baseline first."""
+        present = {cell.tables.setting for cell in self.cells}
+        return tuple(self.info.order_settings(present))
 
     @property
     def knob(self) -> str | None:
@@ -87,10 +96,6 @@ class Study:
         words = self.name(setting).split(" ")
         return " ".join(word.removeprefix("REFSTACK_").removeprefix("TLLM_RPC_") for word in words)
 
-    def at(self, concurrency: int) -> "Study":
-        """Give the same sweep with the cells of one concurrency alone; settings and comparison stay."""
-        return replace(self, cells=tuple(self.select(concurrency)))
-
     def select(self, concurrency: int, setting: Setting | None = None) -> list[CellStudy]:
         """Give the cells at a concurrency (of one setting), in order."""
         return [
@@ -118,12 +123,17 @@ def study_sweep(path: Path, objective: str | None = None, *, processes: int = 1)
         baseline = present[0]  # sweep.json speaks of other knobs than the cells do
     comparison = compare([(cell.tables, cell.metrics) for cell in cells], baseline, present, info.planned_blocks)
     doubts = sweep_doubts(info, tables, comparison)
-    return Study(folder.path, info, tuple(present), cells, comparison, tuple(doubts), objective)
+    return Study(folder.path, info, cells, comparison, tuple(doubts), objective)
 
 
 def _study_cells(folder: SweepFolder, think_s: float, processes: int) -> list[CellStudy]:
     folders = folder.cell_folders()
-    return beside(partial(_study_folder, think_s=think_s), folders, cells=len(folders), processes=processes)
+    work = partial(_study_folder, think_s=think_s)
+    if processes < 2 or len(folders) < WORTH_PROCESSES:
+        return [work(one) for one in folders]
+    # the many rows of a cell go by reference counts alone; a collector would walk them again and again
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=gc.disable) as pool:
+        return list(pool.map(work, folders))
 
 
 def _study_folder(folder: CellFolder, think_s: float) -> CellStudy:

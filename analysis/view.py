@@ -12,7 +12,7 @@ from analysis.environment import Facts, facts_of, made_with
 from analysis.plots import forest
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.scaling.view import ScalingView, scaling_view
-from analysis.section import Section, make_sections
+from analysis.section import Section, make_section
 from analysis.study import Study
 from analysis.svg import Plot
 from analysis.table import Table, cells_table
@@ -133,10 +133,11 @@ class ReportView:
     setting_head: str
 
 
-def make_view(study: Study, scaling: Scaling | None = None, *, processes: int = 1) -> ReportView:
+def make_view(study: Study, scaling: Scaling | None = None) -> ReportView:
     """Work a study out into what the template shows; its scaling, too, where that was not done yet."""
     scaling = scaling or study_scaling(study)
     settings = study.settings
+    comparison = study.comparison
     answered = _answered(study)
     names = list(study.info.factors) or sorted({name for setting in settings for name, _ in setting.pairs})
     heading = (" and ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} knobs") or (
@@ -159,7 +160,7 @@ def make_view(study: Study, scaling: Scaling | None = None, *, processes: int = 
         objective=_objective(study),
         claims=tuple(_claims(study)),
         warnings=tuple(_warnings(study)),
-        sections=tuple(make_sections(study, processes=processes)),
+        sections=tuple(make_section(study, concurrency) for concurrency in comparison.concurrencies),
         scaling=scaling_view(study, scaling),
         cells=cells_table(study),
         facts=tuple(facts_of(study)),

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     study = study_sweep(options.dir, options.slo, processes=parsing.cores())
     scaling = study_scaling(study, options.what_if)
-    written = write_page(study, scaling, options.out, processes=parsing.cores())
+    written = write_page(study, scaling, options.out)
     if options.json:
         json.dump(without_nan({"report": str(written), **scaling_document(scaling)}), sys.stdout, indent=1)
         print()

@@ -12,7 +12,6 @@ from analysis.scaling.study import study_scaling
 from analysis.study import study_sweep
 from analysis.text import times
 from analysis.verdict import VerdictTable, verdict_table
-from loadgen.cli import parsing
 from loadgen.cli.console import stdout_console
 
 PLAIN_WIDTH = 120
@@ -20,9 +19,8 @@ PLAIN_WIDTH = 120
 
 def report_on(folder: Path) -> None:
     """Work a sweep's folder through, once: write its report, print the verdict and where the report is."""
-    processes = parsing.cores()
-    study = study_sweep(folder, processes=processes)
-    report = write_page(study, study_scaling(study), processes=processes)
+    study = study_sweep(folder)
+    report = write_page(study, study_scaling(study))
     print_verdict(verdict_table(study))
     print(f"report: {report}", flush=True)
 

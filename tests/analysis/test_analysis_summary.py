@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from synthetic import Recipe, write_sweep
 
-from analysis.report import write_report
 from analysis.study import study_sweep
 from analysis.summary import summarise, summary_of
 from analysis.verdict import verdict_table
@@ -53,17 +52,10 @@ def test_the_document_has_the_keys_of_the_golden_file(tmp_path: Path) -> None:
 def test_several_processes_say_what_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_sweep(tmp_path, [(value, 8, 0, Recipe(looks=True)) for value in ("1", "32")])
     alone = summary_of(study_sweep(path))
-    monkeypatch.setattr("analysis.beside.WORTH_PROCESSES", 2)
+    monkeypatch.setattr("analysis.study.WORTH_PROCESSES", 2)
     together = study_sweep(path, processes=2)
     assert summary_of(together) == alone
     assert not any(len(cell.tables.gil) for cell in together.cells), "the looks travelled between processes"
-
-
-def test_several_processes_write_the_page_that_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = sweep(tmp_path / "sweep")
-    monkeypatch.setattr("analysis.beside.WORTH_PROCESSES", 2)
-    alone, together = (write_report(path, tmp_path / f"{n}.html", processes=n).read_text("utf-8") for n in (1, 2))
-    assert together == alone
 
 
 def test_a_broken_sweep_gives_valid_json_without_nan(tmp_path: Path) -> None:
