@@ -13,6 +13,7 @@ from rich.text import Text
 from analysis.study import study_sweep
 from analysis.versus import Difference, Gate, differences, metadata_differences, refusals
 from contracts.errors import UsageError
+from loadgen.cli import parsing
 from loadgen.cli.console import stdout_console
 
 SHOWN = ("output_tok_s", "ttft_ms.p50", "ttft_ms.p99", "itl_ms.p50", "host_step_ms.mean")
@@ -40,7 +41,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(options: argparse.Namespace) -> int:
     """Compare; 0, or 1 when a gate tripped. Raises UsageError for sweeps that must not be compared."""
     gates = [Gate.parse(text) for text in options.gates]
-    base, other = study_sweep(options.base), study_sweep(options.other)
+    base, other = (study_sweep(path, processes=parsing.cores()) for path in (options.base, options.other))
     reasons = refusals(base, other, cross_machine=options.cross_machine)
     if reasons:
         raise UsageError(f"{options.base} and {options.other} cannot be compared: {'; '.join(reasons)}")

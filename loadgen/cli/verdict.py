@@ -12,6 +12,7 @@ from analysis.scaling.study import study_scaling
 from analysis.study import study_sweep
 from analysis.text import times
 from analysis.verdict import VerdictTable, verdict_table
+from loadgen.cli import parsing
 from loadgen.cli.console import stdout_console
 
 PLAIN_WIDTH = 120
@@ -19,7 +20,7 @@ PLAIN_WIDTH = 120
 
 def report_on(folder: Path) -> None:
     """Work a sweep's folder through, once: write its report, print the verdict and where the report is."""
-    study = study_sweep(folder)
+    study = study_sweep(folder, processes=parsing.cores())
     report = write_page(study, study_scaling(study))
     print_verdict(verdict_table(study))
     print(f"report: {report}", flush=True)
