@@ -205,7 +205,23 @@ def _observers(cell: CellTables, metrics: CellMetrics) -> Iterator[tuple[str, st
             yield "samples_missed", f"{cell.holders.missed:.0%} of the looks lost their stack"
         if not cell.holders.complete:
             yield "observer_failed", "the GIL sampler was cut short: its number of looks is an estimate"
+    yield from _looks(cell, metrics)
     if metrics.host_step_ms is None:
         yield "no_steps", "no turn of the executor loop was logged in the window"
     elif metrics.steps_lost:
         yield "observer_failed", f"{metrics.steps_lost} iterations are missing from the log in the window"
+
+
+def _looks(cell: CellTables, metrics: CellMetrics) -> Iterator[tuple[str, str]]:
+    """Judge the wait sampler's looks; why a cell has none at all is among the harness's own warnings."""
+    if not cell.gil:
+        return
+    gil = metrics.gil
+    if gil is None:
+        yield "no_gil_samples", "no look of the wait sampler fell into the window: who waited is not known"
+        return
+    missed = gil.missed / (gil.missed + gil.looks)
+    if missed > SAMPLES_MISSED_LIMIT:
+        yield "samples_missed", f"the wait sampler came too late for {missed:.0%} of its looks"
+    if metrics.host_step_ms is not None and gil.loop is not None and gil.executor_steps is None:
+        yield "no_gil_samples", "no step of the executor loop lies between looks: its wait a step is not known"

@@ -72,6 +72,7 @@ class Recipe:
     ttft_growth: float = 0.0
     in_steps: int | None = None
     looks: bool = False
+    looks_missed: float = 0.0
     pause_ms: float | None = None
     waiter: str = "rpc_server_thread"
 
@@ -285,7 +286,7 @@ def _looks(recipe: Recipe, steady: int, end: int) -> list[GilRow]:
                 t_ns=t_ns, locked=True, holder=loop if held else waiter, holder_sleeps=False,
                 function=f"{'encode' if held else recipe.waiter} (a/b.py)", waiting=wants, runnable=[], running=[],
                 cold=[], cold_weight=16, clocked=[], cpu_clock_ns=[], queue_clock_ns=[], switches=2 * turn + (not held),
-                missed=0, cpu_ns=0, appeared=[loop, waiter] if first else [],
+                missed=int(place * recipe.looks_missed), cpu_ns=0, appeared=[loop, waiter] if first else [],
                 names=["executor_loop", recipe.waiter] if first else [], gone=[], interval_us=5000,
             )
         )  # fmt: skip

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from synthetic import Recipe, write_sweep
 
+from analysis.gil import load_gil
 from analysis.study import study_sweep
+from contracts.arrow import write_rows
+from contracts.clock import NS_PER_S
 from contracts.folder import Phases, SweepFolder
+from contracts.records import GIL
 
 
 def codes(path: Path) -> set[str]:
@@ -24,8 +28,22 @@ def change(path: Path, **changes: Any) -> None:
     folder.write(replace(folder.read(), **changes))
 
 
-def test_a_cell_without_a_fault_has_no_warning(tmp_path: Path) -> None:
-    assert codes(one(tmp_path, Recipe())) == set()
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_cell_without_a_fault_has_no_warning(tmp_path: Path, looks: bool) -> None:
+    assert codes(one(tmp_path, Recipe(looks=looks))) == set()
+
+
+@pytest.mark.parametrize(
+    ("kept", "later_s", "detail"), [(1, 1000, "fell into the window"), (75, 0, "no step of the executor loop")]
+)
+def test_looks_that_tell_no_wait_a_step_are_told(tmp_path: Path, kept: int, later_s: int, detail: str) -> None:
+    one(tmp_path, Recipe(looks=True))
+    folder = SweepFolder(tmp_path).cell_folders()[0]
+    rows = [replace(row, t_ns=row.t_ns + later_s * NS_PER_S) for row in load_gil(folder.gil)[::kept]]
+    write_rows(folder.gil, GIL, rows)
+    (doubt,) = study_sweep(tmp_path).cells[0].doubts
+    assert doubt.code == "no_gil_samples"
+    assert detail in doubt.detail
 
 
 @pytest.mark.parametrize(
@@ -39,6 +57,7 @@ def test_a_cell_without_a_fault_has_no_warning(tmp_path: Path) -> None:
         (Recipe(window_s=0.5), "window_short"),
         (Recipe(warmup_s=0.1), "warmup_short"),
         (Recipe(sample_errors=200), "samples_missed"),
+        (Recipe(looks=True, looks_missed=0.25), "samples_missed"),
         (Recipe(executor_cpu=0.3, proxy_cpu=0.97, gil={"executor_loop": 300}), "front_end_limited"),
     ],
 )
