@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.gil.stacks import is_executor_loop
 from analysis.metrics import CellMetrics
-from analysis.stacks import is_executor_loop
 from analysis.tables import CellTables
 from analysis.window import counter_rate
 

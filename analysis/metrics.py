@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.gil import GilStudy, study_gil
-from analysis.holds import LongHolds, study_holds, told_interval_ms
-from analysis.stacks import group_of, is_executor_loop
-from analysis.step_parts import StepParts, step_parts
+from analysis.gil.holds import LongHolds, study_holds, told_interval_ms
+from analysis.gil.looks import GilStudy, study_gil
+from analysis.gil.stacks import group_of, is_executor_loop
+from analysis.gil.step_parts import StepParts, step_parts
 from analysis.tables import CellTables
 from analysis.window import NS_PER_MS, Window, counter_rate, in_flight_means
 

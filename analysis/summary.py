@@ -7,8 +7,8 @@ from typing import Any
 
 from analysis.claims import ClaimRow
 from analysis.compare import Effect
-from analysis.gil import GilStudy
-from analysis.holds import holds_document
+from analysis.gil.holds import holds_document
+from analysis.gil.looks import GilStudy
 from analysis.metrics import CellMetrics, Spread
 from analysis.scaling.document import scaling_document
 from analysis.scaling.study import Scaling, study_scaling

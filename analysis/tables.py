@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.clocks import Clocks, load_clocks
-from analysis.gil import load_gil
+from analysis.gil.looks import load_gil
+from analysis.gil.stacks import Holders, load_holders
 from analysis.plan import Setting, SweepInfo
 from analysis.requests import Gaps, load_requests
-from analysis.stacks import Holders, load_holders
 from analysis.window import NS_PER_MS, Window
 from contracts.arrow import read_table
 from contracts.errors import FormatError

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from analysis.claims import ClaimRow
 from analysis.compare import BLOCKS_FOR_A_VERDICT, Effect
+from analysis.gil.stacks import is_executor_loop
 from analysis.plan import Setting
-from analysis.stacks import is_executor_loop
 from analysis.study import CellStudy, Study
 from analysis.text import change, interval, magnitude, share
 

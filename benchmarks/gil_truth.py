@@ -33,8 +33,8 @@ from pathlib import Path
 
 from common import run_sweep, spread
 
-from analysis.gil import GilTally, load_gil
-from analysis.gil_exact import ExactGil, account, total
+from analysis.gil.exact import ExactGil, account, total
+from analysis.gil.looks import GilTally, load_gil
 from contracts.errors import UsageError
 from harness.observers.gil.exact import ExactTrace, library, probes, read_events, recording, spans_of
 from harness.observers.gil.recorder import sampler_argv

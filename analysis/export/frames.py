@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.gil.stacks import is_executor_loop
+from analysis.gil.step_parts import StepParts
 from analysis.metrics import CellMetrics, Spread, measure
 from analysis.slo import Term, hold
-from analysis.stacks import is_executor_loop
-from analysis.step_parts import StepParts
 from analysis.summary import metrics_of
 from analysis.tables import CellTables
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.gil import NOBODY, UNKNOWN
-from analysis.gil_steps import LONGEST_GAP_NS
+from analysis.gil.looks import NOBODY, UNKNOWN
+from analysis.gil.steps import LONGEST_GAP_NS
 from contracts.records import GilRow
 
 HOLDS, WAITS, RUNS = "holds", "waits", "runs"

@@ -14,8 +14,8 @@ import pandas as pd
 
 from analysis.export.gil_tracks import holder_states, names_of, thread_states
 from analysis.export.trace_events import TraceEvents
-from analysis.gil import LoopLooks, loop_looks
-from analysis.gil_steps import covered_steps, step_starts, wait_of_each
+from analysis.gil.looks import LoopLooks, loop_looks
+from analysis.gil.steps import covered_steps, step_starts, wait_of_each
 from analysis.metrics import rank_zero
 from analysis.tables import CellTables
 from analysis.window import NS_PER_MS, NS_PER_S, in_flight_means
@@ -116,7 +116,7 @@ def _steps(trace: TraceEvents, cell: CellTables, loop: LoopLooks | None, most: i
 
 
 def _sampled_waits(loop: LoopLooks | None, steps: pd.DataFrame) -> Any:
-    """Give each step's wait by the looks (ms), as analysis.gil has it; NaN where no looks cover it."""
+    """Give each step's wait by the looks (ms), as analysis.gil.looks has it; NaN where no looks cover it."""
     waits = np.full(len(steps), np.nan)
     inside = np.flatnonzero(steps["in_window"].to_numpy(dtype=bool))
     if loop is None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.stacks import RawStack, raw_stacks, split_frame
+from analysis.gil.stacks import RawStack, raw_stacks, split_frame
 from analysis.window import NS_PER_MS
 from contracts.errors import UsageError
 from contracts.folder import CellFolder, CellInfo

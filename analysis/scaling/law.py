@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize, special
 
-from analysis.gil_steps import Floats
+from analysis.gil.steps import Floats
 from analysis.scaling.points import Observed, mean_latency
 from analysis.scaling.services import MOST_TURNS, Services, fit_services, kilotokens_of, measured_work, work_of
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.gil import LoopLooks
-from analysis.gil_steps import CoveredSteps, Floats, Ints, covered_steps, inside_steps
+from analysis.gil.looks import LoopLooks
+from analysis.gil.steps import CoveredSteps, Floats, Ints, covered_steps, inside_steps
 from analysis.metrics import rank_zero
 from analysis.plan import Setting
 from analysis.slo import Term

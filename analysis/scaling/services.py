@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from analysis.gil_steps import Floats
+from analysis.gil.steps import Floats
 from analysis.scaling.points import KILO, OPERATIONS, Observed
 
 TELLING_SPREAD = 1.5

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.live import Live
 
-from analysis.gil import GilTally
-from analysis.gil_exact import account
-from analysis.holds import HoldTally
+from analysis.gil.exact import account
+from analysis.gil.holds import HoldTally
+from analysis.gil.looks import GilTally
 from contracts.clock import NS_PER_S, now_ns
 from contracts.errors import UsageError
 from contracts.records import GilRow

@@ -10,8 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from analysis.gil import GilTally
-from analysis.holds import HoldTally, LongHolds
+from analysis.gil.holds import HoldTally, LongHolds
+from analysis.gil.looks import GilTally
 from contracts.clock import NS_PER_S, now_ns
 from contracts.doubts import Doubt
 from contracts.records import GilRow

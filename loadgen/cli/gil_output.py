@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from analysis.gil import GilTally
-from analysis.gil_exact import ExactGil
-from analysis.holds import LongHolds, holds_document
+from analysis.gil.exact import ExactGil
+from analysis.gil.holds import LongHolds, holds_document
+from analysis.gil.looks import GilTally
 from contracts.clock import NS_PER_S
 from contracts.doubts import Doubt
 from loadgen.cli.screen import visible

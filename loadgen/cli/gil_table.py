@@ -7,8 +7,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from analysis.gil import GilTally, ThreadShare
-from analysis.gil_exact import ExactGil
+from analysis.gil.exact import ExactGil
+from analysis.gil.looks import GilTally, ThreadShare
 from contracts.records import GilRow
 from loadgen.cli.screen import visible
 

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import fmean
 
-from analysis.stacks import is_executor_loop
+from analysis.gil.stacks import is_executor_loop
 from contracts.clock import NS_PER_S
 from harness.loadcrew import RECENT_S, LoadTally
 from harness.observers.gil.pulse import GilPulse

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from analysis.report import write_page, write_report
+from analysis.report.page import write_page, write_report
 from analysis.scaling.document import scaling_document
 from analysis.scaling.study import study_scaling
 from analysis.study import study_sweep

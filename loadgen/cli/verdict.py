@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.claims import ClaimRow
-from analysis.report import write_page
+from analysis.report.page import write_page
 from analysis.scaling.study import study_scaling
 from analysis.study import study_sweep
 from analysis.text import times

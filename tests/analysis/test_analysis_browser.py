@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from synthetic import Recipe, write_sweep
 
-from analysis.report import write_report
+from analysis.report.page import write_report
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from synthetic import Recipe, write_sweep
 
-from analysis.gil import load_gil
+from analysis.gil.looks import load_gil
 from analysis.study import study_sweep
 from contracts.arrow import write_rows
 from contracts.clock import NS_PER_S

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.gil import GilTally
-from analysis.gil_slices import FEWEST, LOOKS, MOST, Slices
+from analysis.gil.looks import GilTally
+from analysis.gil.slices import FEWEST, LOOKS, MOST, Slices
 from contracts.records import GilRow
 
 WAITER, HOLDER = 1, 2

@@ -10,13 +10,13 @@ import pytest
 from synthetic import Recipe, write_sweep
 
 from analysis.environment import facts_of, made_with
-from analysis.flame import flame, merged
-from analysis.report import write_report
-from analysis.stacks import count_holders
+from analysis.gil.stacks import count_holders
+from analysis.report.flame import flame, merged
+from analysis.report.page import write_report
+from analysis.report.timeline import typical
 from analysis.study import study_sweep
 from analysis.svg import draw
 from analysis.text import change, number, share
-from analysis.timeline import typical
 from contracts.folder import GilStacks, Phases, SweepFolder
 
 EVIL = '"><img src=x onerror=alert(1)><script>alert(2)</script>$x_{^'

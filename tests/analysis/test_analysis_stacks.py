@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.stacks import UNNAMED, Function, count_holders, group_of, is_executor_loop
+from analysis.gil.stacks import UNNAMED, Function, count_holders, group_of, is_executor_loop
 from contracts.folder import GilStacks
 
 LOOKS = GilStacks(pid=1, rate_hz=100, start_ns=0, end_ns=1, attempts=220, samples=100, errors=20, complete=True)

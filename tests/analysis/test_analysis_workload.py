@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from synthetic import Recipe, write_sweep
 
+from analysis.report.view import make_view
 from analysis.study import Study, study_sweep
 from analysis.versus import refusals
-from analysis.view import make_view
 
 SESSIONS = {"session": {"turns": 3, "turn_isl": 100, "max_context": None}, "prefix": {"groups": 4, "tokens": 2048}}
 

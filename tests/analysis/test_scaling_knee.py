@@ -8,7 +8,7 @@ import pytest
 from synthetic import Recipe, write_sweep
 
 from analysis.plan import Setting
-from analysis.report import write_report
+from analysis.report.page import write_report
 from analysis.scaling.knee import find_knee, fit_usl, growths, knee_of, usl
 from analysis.study import study_sweep
 

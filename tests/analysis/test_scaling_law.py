@@ -11,7 +11,7 @@ from lawful import OUTPUT, PROMPT, TRUTH, lawful_sweep
 from scipy import integrate, stats
 from synthetic import KNOB, Recipe, write_sweep
 
-from analysis.report import write_report
+from analysis.report.page import write_report
 from analysis.scaling.law import Workload, gathered, mean_of_longer
 from analysis.scaling.points import OPERATIONS, LeftOutError, observe
 from analysis.scaling.questions import parse_what_if

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analysis.gil import GilTally, ThreadShare
+from analysis.gil.looks import GilTally, ThreadShare
 from harness.observers.gil.sampler import GilSampler
 
 PYENV = Path("/root/.pyenv/versions")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gil_support import running
 
-from analysis.gil import load_gil
+from analysis.gil.looks import load_gil
 from loadgen.cli.main import main
 
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")

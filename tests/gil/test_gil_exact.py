@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gil_support import running
 
-from analysis.gil_exact import account, overlap
+from analysis.gil.exact import account, overlap
 from contracts.errors import UsageError
 from harness.observers.gil.exact import library, probes, spans_of
 from loadgen.cli.main import main

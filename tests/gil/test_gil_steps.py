@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.gil import NOBODY, GilTally, load_gil, loop_looks, study_gil
-from analysis.gil_steps import waits_per_step
-from analysis.holds import HoldTally, study_holds
-from analysis.step_parts import mean_parts, step_parts
+from analysis.gil.holds import HoldTally, study_holds
+from analysis.gil.looks import NOBODY, GilTally, load_gil, loop_looks, study_gil
+from analysis.gil.step_parts import mean_parts, step_parts
+from analysis.gil.steps import waits_per_step
 from analysis.window import Window
 from contracts.arrow import write_rows
 from contracts.records import GIL, GilRow

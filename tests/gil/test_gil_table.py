@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from analysis.gil import GilTally
+from analysis.gil.looks import GilTally
 from contracts.records import GilRow
 from loadgen.cli.gil_table import SPAN_NS, Part, RecentGil, fitted_family, fitted_table, print_whole
 from loadgen.cli.screen import visible

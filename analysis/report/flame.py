@@ -2,7 +2,7 @@
 
 So it is a tree to a keyboard and a screen reader, too. Names come from servers and end escaped.
 
-Widths are shares of wall time over looks that told anything (analysis.stacks), averaged over a setting's cells.
+Widths are shares of wall time over looks that told anything (analysis.gil.stacks), averaged over a setting's cells.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from analysis.stacks import Holders, split_frame
+from analysis.gil.stacks import Holders, split_frame
 from analysis.svg import THREAD_COLOURS
 from analysis.text import share
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.anatomy import Anatomy, make_anatomy
+from analysis.gil.stacks import is_executor_loop
 from analysis.metrics import CellMetrics, Spread
 from analysis.plan import Setting
-from analysis.plots import Course, Sample, distribution, gil_bars, in_flight
-from analysis.stacks import is_executor_loop
+from analysis.report.anatomy import Anatomy, make_anatomy
+from analysis.report.plots import Course, Sample, distribution, gil_bars, in_flight
+from analysis.report.waits import WaitRow, wait_row
 from analysis.study import CellStudy, Study
 from analysis.svg import THREAD_COLOURS, Plot
 from analysis.text import NOTHING, number, share
 from analysis.verdict import gil_shares
-from analysis.waits import WaitRow, wait_row
 
 TOP_FUNCTIONS = 12
 OTHERS = "other threads"

@@ -9,13 +9,13 @@ from pathlib import PurePath
 
 from analysis.compare import MEASURES, Effect
 from analysis.environment import Facts, facts_of, made_with
-from analysis.plots import forest
+from analysis.report.plots import forest
+from analysis.report.section import Section, make_section
+from analysis.report.table import Table, cells_table
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.scaling.view import ScalingView, scaling_view
-from analysis.section import Section, make_section
 from analysis.study import Study
 from analysis.svg import Plot
-from analysis.table import Table, cells_table
 from analysis.text import ARROW, change, interval, number, plural, share, times
 from analysis.verdict import sentences
 

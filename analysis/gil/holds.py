@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from analysis.gil_steps import LONGEST_GAP_NS
+from analysis.gil.steps import LONGEST_GAP_NS
 from analysis.window import NS_PER_MS, NS_PER_S, Window
 from contracts.records import GilRow
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from analysis.gil import NOBODY, UNKNOWN, Blame, ThreadShare
+from analysis.gil.looks import NOBODY, UNKNOWN, Blame, ThreadShare
 from analysis.window import NS_PER_S
 
 Spans = Sequence[tuple[int, int]]
@@ -14,7 +14,7 @@ LEAST_BLAME = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ExactGil:
-    """A process over the traced span; as analysis.gil.GilTally tells it."""
+    """A process over the traced span; as analysis.gil.looks.GilTally tells it."""
 
     span_s: float
     held_fraction: float

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from analysis.gil import LoopLooks
+from analysis.gil.looks import LoopLooks
 from analysis.metrics import rank_zero
 from analysis.study import CellStudy
 from analysis.svg import FAINT, INK, Plot, draw_panels, line_style, series_colour, thread_colour

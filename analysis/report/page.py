@@ -12,9 +12,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from analysis.report.view import ReportView, make_view
 from analysis.scaling.study import Scaling, study_scaling
 from analysis.study import Study, study_sweep
-from analysis.view import ReportView, make_view
 from contracts.folder import SweepFolder
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -1,6 +1,6 @@
 """What an executor-loop step is made of: host work, GIL wait, wait for the device, and the rest.
 
-By the looks that fell into steps (analysis.gil_steps). At a look the loop's thread
+By the looks that fell into steps (analysis.gil.steps). At a look the loop's thread
   holds the GIL, or runs without it (native code; a core, or the queue for one)  -> host work
   wants the GIL                                                                   -> GIL wait
   is blocked elsewhere                                                            -> the device, as far as its step
@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from analysis.gil import LoopLooks
-from analysis.gil_steps import Floats, Ints, covered_steps, inside_steps
+from analysis.gil.looks import LoopLooks
+from analysis.gil.steps import Floats, Ints, covered_steps, inside_steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.gil import GilStudy
-from analysis.stacks import is_executor_loop
+from analysis.gil.looks import GilStudy
+from analysis.gil.stacks import is_executor_loop
 from analysis.text import NOTHING, number, share
 
 TOP_BLAME = 4

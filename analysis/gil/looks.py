@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.gil_slices import Slices
-from analysis.gil_steps import Flags, Floats, Ints, StepWaits, waits_per_step
-from analysis.stacks import group_of, is_executor_loop
+from analysis.gil.slices import Slices
+from analysis.gil.stacks import group_of, is_executor_loop
+from analysis.gil.steps import Flags, Floats, Ints, StepWaits, waits_per_step
 from analysis.window import NS_PER_S, Window
 from contracts.arrow import read_batches
 from contracts.records import GIL, GilRow

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.flame import Flame, flame
-from analysis.holds import LongHolds
+from analysis.gil.holds import LongHolds
+from analysis.gil.step_parts import StepParts, mean_parts
 from analysis.plan import Setting
-from analysis.plots import step_bars
-from analysis.step_parts import StepParts, mean_parts
+from analysis.report.flame import Flame, flame
+from analysis.report.plots import step_bars
+from analysis.report.timeline import timeline, typical
 from analysis.study import CellStudy, Study
 from analysis.svg import Plot
 from analysis.text import NOTHING, number, share
-from analysis.timeline import timeline, typical
 
 TOP_HOLDS = 10
 PARTS = {

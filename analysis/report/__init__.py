@@ -1,0 +1,1 @@
+"""The report: a study worked out into one self-contained HTML page."""
