@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness.reference.settings import ReferenceSettings
 from harness.reference.types import EOS_ID, FIRST_TEXT_ID, VOCAB_SIZE
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -159,17 +158,3 @@ class EmulatedDevice:
 
     def close(self) -> None:
         os.close(self._doorbell)
-
-
-def make_device(settings: ReferenceSettings) -> Device:
-    if settings.device == "torch":
-        from harness.reference.engine.torch_device import TorchDevice
-
-        return TorchDevice(settings.max_batch_size, settings.tokens_per_block)
-    return EmulatedDevice(
-        settings.max_batch_size,
-        base_ms=settings.device_base_ms,
-        per_request_us=settings.device_per_request_us,
-        per_prompt_token_us=settings.device_per_prompt_token_us,
-        calls=settings.device_calls,
-    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from harness.reference import log
 from harness.reference.engine.blocks import BlockManager
-from harness.reference.engine.device import Step, make_device, sleep_exactly
+from harness.reference.engine.device import Step, sleep_exactly
+from harness.reference.engine.devices import make_device
 from harness.reference.engine.gilprobe import GilProbe
 from harness.reference.engine.host import FaithfulHost, HostWork
 from harness.reference.engine.intake import Intake, Queued
