@@ -22,11 +22,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from contracts.direct import ENTRY, LENGTH, RUNNING, SUBMIT, SUBMIT_HEAD, TAG, TOKENS, FrameReader, frame
 from contracts.load import LoadSpec, WorkloadSpec
+from loadgen.started import LoadProcess
 
 ROOT = Path(__file__).parents[1]
 ISL, SHORT_OSL, LONG_OSL = 256, 4, 64
@@ -88,7 +90,8 @@ class HttpServer(asyncio.Protocol):
 
 class DirectServer(asyncio.Protocol):
     def __init__(self, active: set["DirectServer"]) -> None:
-        self.running, self.frames = {}, FrameReader()
+        self.running: dict[int, int] = {}
+        self.frames = FrameReader()
         active.add(self)
 
     def connection_made(self, transport: Any) -> None:
@@ -111,7 +114,7 @@ class DirectServer(asyncio.Protocol):
 
 
 async def serve(kind: str, path: str, gap_s: float) -> None:
-    loop, active = asyncio.get_running_loop(), set()
+    loop, active = asyncio.get_running_loop(), set[Any]()
     if kind == "http":
         server = await loop.create_server(lambda: HttpServer(active), "127.0.0.1", 0, backlog=4096)
         print(server.sockets[0].getsockname()[1], flush=True)
@@ -185,7 +188,7 @@ async def read_raw(kind: str, target: str, users: int, osl: int, seconds: float)
     raw, loop, started = Raw(users, osl, seconds), asyncio.get_running_loop(), time.process_time()
     if kind == "http":
         for user in range(users):
-            await loop.create_connection(lambda user=user: RawHttp(raw, user), "127.0.0.1", int(target))
+            await loop.create_connection(partial(RawHttp, raw, user), "127.0.0.1", int(target))
     else:
         await loop.create_unix_connection(lambda: RawDirect(raw), target)
     await raw.over.wait()
@@ -217,20 +220,11 @@ def run_ours(kind: str, target: str, users: int, osl: int, seconds: float) -> Co
             requests_path=f"{folder}/requests.arrow",
             client_path=f"{folder}/client.arrow",
         )
-        command = [sys.executable, "-m", "loadgen.process"]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
-        ) as process:
-            for line in (spec.to_json(), '{"do": "start"}'):
-                process.stdin.write(line + "\n")
-            process.stdin.flush()
-            while (event := json.loads(process.stdout.readline()))["event"] != "ramped":
-                pass
-            end_ns = time.monotonic_ns() + int(seconds * 1e9)
-            process.stdin.write(json.dumps({"do": "steady", "start_ns": 0, "end_ns": end_ns}) + "\n")
-            process.stdin.flush()
-            while event["event"] != "done":
-                event = json.loads(process.stdout.readline())
+        with LoadProcess(spec) as process:
+            process.tell("start")
+            process.until("ramped")
+            process.tell("steady", start_ns=0, end_ns=time.monotonic_ns() + int(seconds * 1e9))
+            event = process.until("done")
     if event["failed"]:
         raise SystemExit(f"{event['failed']} requests failed: the figures would be of failures")
     return Cost(event["cpu_s"], event["completed"] * osl, event["completed"])
@@ -245,6 +239,7 @@ def server(kind: str, gap_s: float) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, __file__, "serve", kind, f"{folder}/socket", str(gap_s)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+            assert process.stdout is not None
             try:
                 yield process.stdout.readline().strip()
             finally:

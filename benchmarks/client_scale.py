@@ -14,9 +14,9 @@ later one: a busy machine makes them, and their times are upper bounds. Exit sta
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
@@ -28,11 +28,13 @@ from scipy import stats
 
 from contracts.arrow import read_table
 from contracts.clock import NS_PER_MS, NS_PER_S
+from contracts.load import LoadSpec
 from contracts.records import REQUESTS
 from harness.loadcrew import shares_of
 from loadgen import selftest
 from loadgen.paced import read_truth
 from loadgen.selftest import CYCLE_S, Window
+from loadgen.started import LoadProcess
 
 SETTLE_S = 0.5
 MOST_MEDIAN_MS, MOST_P99_MS = 0.5, 5.0
@@ -84,51 +86,30 @@ def run(processes: int, users: int, seconds: float) -> Run:
 
 def drive(target: str, processes: int, users: int, seconds: float, folder: Path) -> Window:
     """Run the processes through ramp, one round and a common window."""
-    first, started = 0, []
+    first = 0
+    specs: list[LoadSpec] = []
     for worker, share in enumerate(shares_of(users, processes)):
         place = folder / str(worker)
         place.mkdir()
         spec = replace(selftest.load_spec(target, share, place), worker=worker, workers=processes, first_user=first)
-        spec = replace(spec, spawn_rate=spec.spawn_rate / processes)
+        specs.append(replace(spec, spawn_rate=spec.spawn_rate / processes))
         first += share
+    with ExitStack() as stack:
         with selftest.on_cpus(server=False):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        started.append(process)
-        tell(process, spec.to_json())
-    try:
+            started = [stack.enter_context(LoadProcess(spec)) for spec in specs]
         for process in started:
-            until(process, "ready")
+            process.until("ready")
         for process in started:
-            tell(process, '{"do": "start"}')
+            process.tell("start")
         for process in started:
-            until(process, "ramped")
+            process.until("ramped")
         start_ns = monotonic_ns() + int((CYCLE_S + SETTLE_S) * NS_PER_S)
         end_ns = start_ns + int(seconds * NS_PER_S)
         for process in started:
-            tell(process, json.dumps({"do": "steady", "start_ns": start_ns, "end_ns": end_ns}))
+            process.tell("steady", start_ns=start_ns, end_ns=end_ns)
         for process in started:
-            until(process, "done")
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+            process.until("done")
     return Window(start_ns, end_ns, 0.0)
-
-
-def tell(process: "subprocess.Popen[str]", line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-
-
-def until(process: "subprocess.Popen[str]", name: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == name:
-            return
-    raise SystemExit(f"a load process ended before {name!r}")
 
 
 def compare(one: Run, two: Run) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class RawReader(asyncio.Protocol):
 
 
 async def read_raw(port: int, users: int, seconds: float) -> None:
-    loop, over = asyncio.get_running_loop(), []
+    loop, over = asyncio.get_running_loop(), list[bool]()
     for user in range(users):
         await loop.create_connection(lambda: RawReader(over), "127.0.0.1", port)
         if user % 7 == 6:
@@ -126,9 +126,13 @@ def spread(values: Sequence[float], form: str = "{:.2f}") -> str:
 
 
 def compare(users: int, seconds: float, repeats: int, busy: bool) -> None:
-    theirs, mine = [], []
+    theirs: list[Raw] = []
+    mine: list[Level] = []
     for _ in range(repeats):
-        turns = [lambda: theirs.append(raw(users, seconds, busy)), lambda: mine.append(ours(users, seconds, busy))]
+        turns: list[Callable[[], None]] = [
+            lambda: theirs.append(raw(users, seconds, busy)),
+            lambda: mine.append(ours(users, seconds, busy)),
+        ]
         for turn in random.sample(turns, 2):
             turn()
 

@@ -177,10 +177,10 @@ def paced(blocks: int) -> None:
                 found[case].append(((sides[0] - idle_us[0]) / sent, (sides[1] - idle_us[1]) / sent))
     print(f"\nCPU per request at {PACED_RPS} requests/s, us scaled, idle CPU taken off (the original's: not scaled)")
     for case, originals in PACED.items():
-        sides = list(zip(*found[case], strict=True))
+        columns = list(zip(*found[case], strict=True))
         text = "  ".join(
             f"{name} {spread(side, 0):>16} original {original} ratio {statistics.median(side) / original:.2f}"
-            for name, side, original in zip(("server", "client"), sides, originals, strict=True)
+            for name, side, original in zip(("server", "client"), columns, originals, strict=True)
         )
         print(f"  {case[0]:>5} {case[1]:>5} {case[2]:>3} a call  {text}")
 

@@ -12,7 +12,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from contracts.records import CLIENT, REQUESTS
 from loadgen import selftest
 from loadgen.paced import read_truth
 from loadgen.selftest import OSL
+from loadgen.started import LoadProcess
 
 MOST_QUEUED_S = 0.5
 
@@ -53,22 +53,14 @@ def kill_once(users: int, after_s: float, folder: Path) -> Kill:
         spec = selftest.load_spec(f"http://127.0.0.1:{port}", users, folder)
         spec = replace(spec, think_s=0.5, think="exponential")  # so that requests end all the time
         with selftest.on_cpus(server=False):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(spec.to_json() + '\n{"do": "start"}\n')
-        process.stdin.flush()
-        while '"ramped"' not in process.stdout.readline():
-            pass
-        time.sleep(after_s)
-        queued_s = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
-        process.kill()
-        killed_ns = monotonic_ns()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+            process = LoadProcess(spec)
+        with process:
+            process.tell("start")
+            process.until("ramped")
+            time.sleep(after_s)
+            queued_s = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
+            process.kill()
+            killed_ns = monotonic_ns()
     rows = read_table(folder / "requests.arrow", REQUESTS).to_pylist()
     client = read_table(folder / "client.arrow", CLIENT).num_rows
     kept = {row["server_id"] for row in rows}

@@ -200,7 +200,8 @@ def main() -> int:
             blocks, cpu = asyncio.run(measure(server, watchers, options))
         finally:
             watchers.close()
-    print(f"c{options.concurrency}, {len(blocks)} blocks; the wait sampler took {cpu:.1%} of a core")
+    sampled = f"; the wait sampler took {cpu:.1%} of a core" if {"waits", "all"} & {*options.states} else ""
+    print(f"c{options.concurrency}, {len(blocks)} blocks{sampled}")
     shown = True
     for state in options.states:
         mark = MARKS[state]

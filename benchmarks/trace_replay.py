@@ -15,11 +15,10 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +30,7 @@ from contracts.arrow import read_table
 from contracts.load import LoadSpec, TraceSpec, WorkloadSpec
 from contracts.records import REQUESTS
 from loadgen import selftest
+from loadgen.started import LoadProcess
 
 USERS = 512
 SHORT_LINES = 100_000
@@ -150,66 +150,31 @@ FORMATS: dict[str, Callable[[Path, int, int], list[Line]]] = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def paced(folder: Path) -> Iterator[str]:
-    words = [sys.executable, "-m", "loadgen.paced", str(folder / "truth"), "--first-ms", "2", "--gap-ms", "1"]
-    with (
-        selftest.on_cpus(server=True),
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-    ):
-        try:
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        finally:
-            process.kill()
-
-
 def replay(specs: Sequence[LoadSpec], stop_after: int | None = None) -> Run:
     """Run one load process a spec to the trace's end, or until so many requests are over."""
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         with selftest.on_cpus(server=False):
-            words = [sys.executable, "-m", "loadgen.process"]
-            processes = [
-                stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-                for _ in specs
-            ]
-        for process, spec in zip(processes, specs, strict=True):
-            stack.callback(process.kill)
-            tell(process, spec.to_json())
+            processes = [stack.enter_context(LoadProcess(spec)) for spec in specs]
         for process in processes:
-            until(process, "ready")
+            process.until("ready")
         ready_s = time.monotonic() - began
         for process in processes:
-            tell(process, '{"do": "start"}')
+            process.tell("start")
         if stop_after is not None:
-            while until(processes[0], "progress")["completed"] < stop_after:
+            while processes[0].until("progress")["completed"] < stop_after:
                 pass
         rss = sum(resident_mib(process.pid) for process in processes)
         if stop_after is not None:
             for process in processes:
-                tell(process, '{"do": "stop"}')
-        cpu_s = sum(until(process, "done")["cpu_s"] for process in processes)
+                process.tell("stop")
+        cpu_s = sum(process.until("done")["cpu_s"] for process in processes)
     rows = [row for spec in specs for row in read_table(Path(spec.requests_path), REQUESTS).to_pylist()]
     return Run(rows, cpu_s, ready_s, rss)
 
 
 def resident_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def tell(process: "subprocess.Popen[str]", line: str) -> None:
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-
-
-def until(process: "subprocess.Popen[str]", name: str) -> dict[str, Any]:
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == name:
-            return event
-        if event["event"] == "error":
-            raise SystemExit(f"the load process: {event['message']}")
-    raise SystemExit(f"the load process ended before {name!r}")
 
 
 def specs_of(name: str, path: Path, target: str, folder: Path, workers: int, scale: float | None) -> list[LoadSpec]:
@@ -244,8 +209,9 @@ def complaints(lines: Sequence[Line], run: Run, scale: float | None, workers: in
     if scale:
         for worker in range(workers):
             mine = [(line, row) for line, row in known if row["worker"] == worker]
-            origin = mine[0][1]["scheduled_ns"] - round(mine[0][0].at_us * 1000 / scale)
-            early = [row["scheduled_ns"] - origin - line.at_us * 1000 / scale for line, row in mine]
+            due_ns = [(line.at_us or 0) * 1000 / scale for line, _ in mine]
+            origin = mine[0][1]["scheduled_ns"] - round(due_ns[0])
+            early = [row["scheduled_ns"] - origin - due for (_, row), due in zip(mine, due_ns, strict=True)]
             if max(map(abs, early)) > 1:
                 found.append(f"due times up to {max(map(abs, early)):.0f} ns from the trace's")
     return found
@@ -254,8 +220,8 @@ def complaints(lines: Sequence[Line], run: Run, scale: float | None, workers: in
 def check(name: str, options: argparse.Namespace, folder: Path, target: str) -> bool:
     path = folder / name
     lines = FORMATS[name](path, options.lines, 100_000)
-    timed = lines[-1].at_us is not None
-    scale = lines[-1].at_us / 1e6 * options.rate / options.lines if timed else None
+    last_us = lines[-1].at_us
+    scale = None if last_us is None else last_us / 1e6 * options.rate / options.lines
     run = replay(specs_of(name, path, target, folder, options.workers, scale))
     problems = complaints(lines, run, scale, options.workers)
     late = [(row["sent_ns"] - row["scheduled_ns"]) / 1e6 for row in run.rows if row["scheduled_ns"] is not None]
@@ -298,12 +264,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--long", type=int, metavar="LINES")
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
-    with tempfile.TemporaryDirectory(prefix="trace-replay-") as text, paced(Path(text)) as target:
+    with tempfile.TemporaryDirectory(prefix="trace-replay-") as text:
         folder = Path(text)
-        good = [check(name, options, folder, target) for name in FORMATS]
-        if options.long:
-            long_trace(options.long, folder, target)
+        with selftest.paced_server(folder / "truth", first_ms=2, gap_ms=1) as port:
+            target = f"http://127.0.0.1:{port}"
+            good = [check(name, options, folder, target) for name in FORMATS]
+            if options.long:
+                long_trace(options.long, folder, target)
     return 0 if all(good) else 1
 
 

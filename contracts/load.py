@@ -26,8 +26,8 @@ class PrefixSpec:
 class SessionSpec:
     """Multi-turn sessions: `turns` requests each, whose prompts grow by the answer and by `turn_isl` new tokens.
 
-    Both are in the notation of loadgen.lengths (a whole number is exact here). A session ends early where the next
-    prompt and its answer would exceed `max_context` tokens.
+    Both are in the notation of loadgen.workload.lengths (a whole number is exact here). A session ends early where the
+    next prompt and its answer would exceed `max_context` tokens.
     """
 
     turns: int | str
@@ -45,7 +45,7 @@ class TokenizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """A trace to replay, instead of drawing requests: a file in one of the formats of loadgen.traces.formats.
+    """A trace to replay, instead of drawing requests: a file in one of the formats of loadgen.workload.traces.formats.
 
     `digest` (of loadgen.files) tells its contents apart. With the arrival `trace` its times are divided by
     `time_scale`. At most `turns` turns of a conversation are run (None: all).
@@ -62,10 +62,10 @@ class TraceSpec:
 class WorkloadSpec:
     """Synthetic prompts, drawn from a seed: lengths in tokens, shared prefixes, sessions. Or a trace.
 
-    `isl` and `osl` are means, uniform within +-spread (a fraction), or texts in the notation of loadgen.lengths. Where
-    those name files, `lengths_digest` tells their contents apart. `isl` tokens come after those of a shared prefix.
-    With a `tokenizer` texts have exactly as many tokens. With a trace `isl` says nothing, and `osl` holds for requests
-    that do not say how much they want.
+    `isl` and `osl` are means, uniform within +-spread (a fraction), or texts in the notation of
+    loadgen.workload.lengths. Where those name files, `lengths_digest` tells their contents apart. `isl` tokens come
+    after those of a shared prefix. With a `tokenizer` texts have exactly as many tokens. With a trace `isl` says
+    nothing, and `osl` holds for requests that do not say how much they want.
     """
 
     isl: int | str
@@ -111,7 +111,7 @@ class LoadSpec:
     a second from this process, whose users are then the most that can be in flight. `arrival_phase` moves a constant
     schedule by that fraction of its gap. `abort_fraction` of the requests, drawn from the workload's seed, are cut
     after `abort_after_tokens` chunks. When everything fails for `give_up_s` (0: never), progress says so. `headers`
-    and `extra_body` are added to every HTTP request (see loadgen.bodies).
+    and `extra_body` are added to every HTTP request (see loadgen.workload.bodies).
     """
 
     drive: str

@@ -1,8 +1,9 @@
 """What the harness, its gateway and the load machines tell each other, beside contracts.load's own lines.
 
-Gateway and workers exchange Locust's messages (a type, data, the sender's id) over an encrypted channel (loadgen.wire).
-To a worker: `ping` {id}, `open` {run, spec}, `line` {run, line}, `close` {run}, `refused` {why}, `bye` {why}. From it:
-`hello` {protocol, host}, `pong` {id, t_ns}, `line` {run, line}, `records` {run, kind, data}, `closed` {run, status}.
+Gateway and workers exchange Locust's messages (a type, data, the sender's id) over an encrypted channel
+(loadgen.remote.wire). To a worker: `ping` {id}, `open` {run, spec}, `line` {run, line}, `close` {run}, `refused`
+{why}, `bye` {why}. From it: `hello` {protocol, host}, `pong` {id, t_ns}, `line` {run, line}, `records` {run, kind,
+data}, `closed` {run, status}.
 
 Harness and gateway exchange one JSON object a line over the gateway's stdin and stdout. To it: a GatewaySpec, then
 `{"do": "open", "worker", "run", "spec", "paths"}`, `{"do": "line", "worker", "run", "line"}`, `{"do": "close",

@@ -61,7 +61,7 @@ class RemoteWorkers:
         self._news: queue.Queue[LoadEvent | None] = queue.Queue()
         self._runs = 0
         env = {**os.environ, SECRET_NAME: plan.secret}
-        self._child = Child(guard, [sys.executable, "-m", "loadgen.gateway"], log=log, env=env, pipes=True)
+        self._child = Child(guard, [sys.executable, "-m", "loadgen.remote.gateway"], log=log, env=env, pipes=True)
         threading.Thread(target=self._listen, name="gateway_listener", daemon=True).start()
         self._say(GatewaySpec(plan.bind, plan.port, plan.count).to_json())
 

@@ -12,10 +12,10 @@ from contracts.clock import NS_PER_MS, NS_PER_S
 from contracts.errors import UsageError
 from contracts.load import LoadSpec
 from loadgen import kinds
-from loadgen.arrival import CLOSED, TRACE, DueTimes, Schedule
 from loadgen.drives import MakeCaller
 from loadgen.recorder import Recorder
-from loadgen.workload import Draw, Requests, Source
+from loadgen.workload.arrival import CLOSED, TRACE, DueTimes, Schedule
+from loadgen.workload.synthetic import Draw, Requests, Source
 
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.1, 1.0
 LEAD_NS = 10 * NS_PER_MS

@@ -8,16 +8,16 @@ from typing import Protocol
 
 from contracts.errors import UsageError
 from contracts.load import LoadSpec
-from loadgen.bodies import PATHS, BodyTemplate, endpoint_named
-from loadgen.direct import DirectLink
-from loadgen.http import HttpConnection
 from loadgen.limits import raise_file_limit
-from loadgen.openai import StreamReading
 from loadgen.outcome import Cancel, FirstToken, Outcome, Trouble
-from loadgen.prompts import Prompts
-from loadgen.reactor import Reactor
-from loadgen.target import HttpTarget
-from loadgen.workload import Draw
+from loadgen.transport.direct import DirectLink
+from loadgen.transport.http import HttpConnection
+from loadgen.transport.openai import StreamReading
+from loadgen.transport.reactor import Reactor
+from loadgen.transport.target import HttpTarget
+from loadgen.workload.bodies import PATHS, BodyTemplate, endpoint_named
+from loadgen.workload.prompts import Prompts
+from loadgen.workload.synthetic import Draw
 
 Sent = Callable[[Cancel], None]
 """Called once the request is with the kernel, with the means to cancel it."""

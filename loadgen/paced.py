@@ -25,7 +25,7 @@ from time import monotonic_ns
 import numpy as np
 
 from contracts.clock import NS_PER_MS, NS_PER_S
-from loadgen.kernelclock import ANCILLARY_BYTES, KernelClock, stamp_arrivals
+from loadgen.transport.kernelclock import ANCILLARY_BYTES, KernelClock, stamp_arrivals
 
 _READ_BYTES = 1 << 16
 _REFRESH_NS = 100 * NS_PER_MS

@@ -25,19 +25,19 @@ from contracts.errors import ToolError, UsageError
 from contracts.load import LoadEvent, LoadSpec
 from contracts.records import RequestRow
 from loadgen import kinds
-from loadgen.arrival import CLOSED, TRACE
 from loadgen.crew import LEAD_NS, Crew, Habits, schedule_of
 from loadgen.drives import open_drive
 from loadgen.failing import FAILURES_A_USER, LEAST_FAILURES, FailingRule
-from loadgen.kernelclock import KernelClock
 from loadgen.lines import Lines
 from loadgen.locustfile import user_classes
-from loadgen.reactor import Reactor
 from loadgen.recorder import Recorder
-from loadgen.traces.source import TRACE_LEAD_NS, TraceWorkload
+from loadgen.transport.kernelclock import KernelClock
+from loadgen.transport.reactor import Reactor
 from loadgen.users import REQUEST_TYPES, LoadEnvironment, LoadUser, WorkloadUser
 from loadgen.webpage import WebPage
-from loadgen.workload import Workload
+from loadgen.workload.arrival import CLOSED, TRACE
+from loadgen.workload.synthetic import Workload
+from loadgen.workload.traces.source import TRACE_LEAD_NS, TraceWorkload
 
 _GRACE_S = 1.0  # for users to write their rows once their requests were cancelled
 _LEAST_RAMP_S = 0.001

@@ -14,9 +14,9 @@ from contracts.masking import mask_text
 from contracts.records import CLIENT, REQUESTS, ClientRow, RequestRow
 from loadgen import kinds
 from loadgen.failing import FailingRule
-from loadgen.kernelclock import KernelClock
 from loadgen.outcome import Cancel, Outcome
-from loadgen.workload import Draw
+from loadgen.transport.kernelclock import KernelClock
+from loadgen.workload.synthetic import Draw
 
 _SAMPLE_NS = 100 * NS_PER_MS
 _SHOWN_TTFTS = 200

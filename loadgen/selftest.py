@@ -4,7 +4,6 @@ A level drives so many users for some seconds and joins each request with the se
 adds to a latency, and what it does not ask for in time, is its error; a server's lateness is part of the truth.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from contracts.errors import LoadError
 from contracts.load import LoadSpec, WorkloadSpec
 from contracts.records import CLIENT, REQUESTS
 from loadgen.paced import Truth, read_truth
+from loadgen.started import LoadProcess
 
 FIRST_MS, GAP_MS, ISL, OSL = 200.0, 50.0, 256, 64
 CYCLE_S = (FIRST_MS + GAP_MS * (OSL - 1)) / 1000
@@ -109,10 +109,10 @@ def on_cpus(*, server: bool) -> Iterator[None]:
 
 
 @contextmanager
-def paced_server(truth: Path) -> Iterator[str]:
+def paced_server(truth: Path, first_ms: float = FIRST_MS, gap_ms: float = GAP_MS) -> Iterator[str]:
     """Run a paced server, give its port; its truth is written when this is left."""
     words = [sys.executable, "-m", "loadgen.paced", str(truth)]
-    words += ["--first-ms", str(FIRST_MS), "--gap-ms", str(GAP_MS)]
+    words += ["--first-ms", str(first_ms), "--gap-ms", str(gap_ms)]
     with on_cpus(server=True):
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
@@ -161,19 +161,14 @@ def drive(target: str, users: int, seconds: float, folder: Path) -> tuple[Window
 def run_load(spec: LoadSpec, seconds: float) -> tuple[int, int, int]:
     """Run a load process through ramp, one full round of requests and a window; give its ends and the failures."""
     with on_cpus(server=False):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loadgen.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = LoadProcess(spec)
     with process:
-        try:
-            _tell(process, spec.to_json(), '{"do": "start"}')
-            _until(process, "ramped")
-            start_ns = monotonic_ns() + int((CYCLE_S + _SETTLE_S) * NS_PER_S)
-            end_ns = start_ns + int(seconds * NS_PER_S)
-            _tell(process, json.dumps({"do": "steady", "start_ns": start_ns, "end_ns": end_ns}))
-            done = _until(process, "done")
-        finally:
-            process.kill()
+        process.tell("start")
+        process.until("ramped")
+        start_ns = monotonic_ns() + int((CYCLE_S + _SETTLE_S) * NS_PER_S)
+        end_ns = start_ns + int(seconds * NS_PER_S)
+        process.tell("steady", start_ns=start_ns, end_ns=end_ns)
+        done = process.until("done")
     return start_ns, end_ns, int(done["failed"])
 
 
@@ -232,21 +227,3 @@ def _gaps_ms(times: Sequence[Any]) -> Floats:
 
 def _p(values: Floats, percent: int) -> float:
     return float(np.percentile(values, percent))
-
-
-def _tell(process: "subprocess.Popen[str]", *lines: str) -> None:
-    assert process.stdin is not None
-    for line in lines:
-        process.stdin.write(line + "\n")
-    process.stdin.flush()
-
-
-def _until(process: "subprocess.Popen[str]", name: str) -> dict[str, Any]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        event: dict[str, Any] = json.loads(line)
-        if event["event"] == name:
-            return event
-        if event["event"] == "error":
-            raise LoadError(f"the load process: {event.get('message', 'unknown error')}")
-    raise LoadError(f"the load process ended before {name!r}")

@@ -17,8 +17,8 @@ from contracts.clock import NS_PER_MS
 from loadgen import kinds
 from loadgen.crew import Crew, backoff_s
 from loadgen.outcome import Cancel, Outcome
-from loadgen.prompts import USER, Message
-from loadgen.workload import Draw
+from loadgen.workload.prompts import USER, Message
+from loadgen.workload.synthetic import Draw
 
 
 class LoadEnvironment(Environment):

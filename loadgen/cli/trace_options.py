@@ -6,11 +6,11 @@ from pathlib import Path
 
 from contracts.errors import UsageError
 from contracts.load import TraceSpec
-from loadgen.arrival import TRACE
 from loadgen.cli import parsing
 from loadgen.files import digest
-from loadgen.traces.formats import FORMATS, SHAREGPT, TIMED
-from loadgen.traces.reader import check_trace
+from loadgen.workload.arrival import TRACE
+from loadgen.workload.traces.formats import FORMATS, SHAREGPT, TIMED
+from loadgen.workload.traces.reader import check_trace
 
 _NOT_OF_TRACES = ("isl", "turn_isl", "max_context", "shared_prefix", "profile")
 

@@ -45,5 +45,5 @@ def run(options: argparse.Namespace) -> int:
     if secret is None:
         raise UsageError(f"set {SECRET_NAME}, or give --secret-file: the master prints the secret, or was given one")
     os.environ[SECRET_NAME] = secret
-    words = [sys.executable, "-m", "loadgen.worker", host.strip("[]"), port]
+    words = [sys.executable, "-m", "loadgen.remote.worker", host.strip("[]"), port]
     os.execv(words[0], words)  # noqa: S606 - ourselves

@@ -11,9 +11,9 @@ from contracts.load import PrefixSpec, SessionSpec, TokenizerSpec, WorkloadSpec
 from loadgen.cli import parsing
 from loadgen.cli.trace_options import add_trace_options, trace_spec
 from loadgen.files import digest
-from loadgen.lengths import NOTATION, read_lengths
-from loadgen.tokenizer import Tokenizer
-from loadgen.traces.formats import TIMED
+from loadgen.workload.lengths import NOTATION, read_lengths
+from loadgen.workload.tokenizer import Tokenizer
+from loadgen.workload.traces.formats import TIMED
 
 DEFAULT_ISL, DEFAULT_OSL = 4096, 64
 OF_TRACE = "trace"

@@ -13,9 +13,9 @@ from load_support import Load, server, spec
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.arrival import Schedule
 from loadgen.crew import Habits
-from loadgen.workload import Workload
+from loadgen.workload.arrival import Schedule
+from loadgen.workload.synthetic import Workload
 
 MS = 1_000_000
 SHORT = WorkloadSpec(isl=20, osl=4, seed=3)

@@ -12,10 +12,10 @@ from load_support import server
 from contracts.clock import NS_PER_MS
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.direct import DirectLink
 from loadgen.drives import direct_callers
 from loadgen.outcome import Trouble
-from loadgen.workload import Workload
+from loadgen.transport.direct import DirectLink
+from loadgen.workload.synthetic import Workload
 
 WORKLOAD = Workload(WorkloadSpec(isl=30, osl=20, isl_spread=0.9, osl_spread=0.9, seed=1))
 

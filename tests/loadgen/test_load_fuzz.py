@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.http import _ERROR_BODY_BYTES, HttpConnection
-from loadgen.kernelclock import KernelClock
-from loadgen.openai import StreamReading
-from loadgen.target import HttpTarget
+from loadgen.transport.http import _ERROR_BODY_BYTES, HttpConnection
+from loadgen.transport.kernelclock import KernelClock
+from loadgen.transport.openai import StreamReading
+from loadgen.transport.target import HttpTarget
 
 ROUNDS = int(os.environ.get("LOADGEN_FUZZ_ROUNDS", "3000"))
 TEXTS = ["a", " b", "é", '"', "\\", "\n", "\r\n", ""]

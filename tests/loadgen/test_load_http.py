@@ -15,14 +15,14 @@ from contracts.clock import NS_PER_MS, now_ns
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.bodies import PATHS, BodyTemplate
 from loadgen.drives import Caller, HttpCaller, Sent
-from loadgen.http import HttpConnection
-from loadgen.kernelclock import KernelClock
 from loadgen.outcome import Outcome
-from loadgen.reactor import Reactor
-from loadgen.target import HttpTarget
-from loadgen.workload import Workload
+from loadgen.transport.http import HttpConnection
+from loadgen.transport.kernelclock import KernelClock
+from loadgen.transport.reactor import Reactor
+from loadgen.transport.target import HttpTarget
+from loadgen.workload.bodies import PATHS, BodyTemplate
+from loadgen.workload.synthetic import Workload
 
 COUNT = 6
 CERTIFICATE = HERE / "self_signed.pem"

@@ -7,8 +7,8 @@ import pytest
 
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
-from loadgen.lengths import read_lengths
-from loadgen.workload import Workload
+from loadgen.workload.lengths import read_lengths
+from loadgen.workload.synthetic import Workload
 
 
 def drawn(spec: WorkloadSpec, count: int = 20_000) -> tuple[list[int], list[int]]:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from contracts.errors import UsageError
 from contracts.load import WorkloadSpec
 from loadgen import kinds
-from loadgen.bodies import BodyTemplate, endpoint_named
-from loadgen.openai import StreamReading
 from loadgen.outcome import Outcome
-from loadgen.workload import Workload
+from loadgen.transport.openai import StreamReading
+from loadgen.workload.bodies import BodyTemplate, endpoint_named
+from loadgen.workload.synthetic import Workload
 
 
 def read(

@@ -377,10 +377,10 @@ import sys
 from pathlib import Path
 from loadgen.users import LoadEnvironment, WorkloadUser
 from loadgen.crew import Crew
-from loadgen.direct import DirectLink
+from loadgen.transport.direct import DirectLink
 from loadgen.drives import direct_callers
 from loadgen.recorder import Recorder
-from loadgen.workload import Workload
+from loadgen.workload.synthetic import Workload
 from contracts.load import WorkloadSpec
 
 folder, socket = sys.argv[1:]

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import gevent
 import pytest
 
-from loadgen.kernelclock import SO_TIMESTAMPNS, KernelClock, stamp_arrivals
-from loadgen.reactor import Reactor
+from loadgen.transport.kernelclock import SO_TIMESTAMPNS, KernelClock, stamp_arrivals
+from loadgen.transport.reactor import Reactor
 
 PAIRS = 20
 

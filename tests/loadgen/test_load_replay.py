@@ -13,10 +13,10 @@ from load_support import Load, server, spec
 
 from contracts.errors import UsageError
 from contracts.load import LoadSpec, TraceSpec, WorkloadSpec
-from loadgen.bodies import BodyTemplate
 from loadgen.crew import Habits
-from loadgen.traces.source import TraceWorkload
-from loadgen.workload import Draw
+from loadgen.workload.bodies import BodyTemplate
+from loadgen.workload.synthetic import Draw
+from loadgen.workload.traces.source import TraceWorkload
 
 MS = 1_000_000
 BURST = [(5 + n * 0.5, 20 + n, 2 + n % 3) for n in range(12)]

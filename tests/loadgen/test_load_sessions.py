@@ -11,8 +11,8 @@ import pytest
 from load_support import Load, server, spec
 
 from contracts.load import PrefixSpec, SessionSpec, WorkloadSpec
-from loadgen.bodies import BodyTemplate
-from loadgen.workload import Draw, Workload
+from loadgen.workload.bodies import BodyTemplate
+from loadgen.workload.synthetic import Draw, Workload
 
 SPEC = WorkloadSpec(50, 8, isl_spread=0, osl_spread=0, seed=5, session=SessionSpec(turns=3, turn_isl=10))
 PREFIXED = WorkloadSpec(50, 8, isl_spread=0, osl_spread=0, seed=5, prefix=PrefixSpec(groups=4, tokens=40))

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.sse import SseError, SseEvent, SseParser
+from loadgen.transport.sse import SseError, SseEvent, SseParser
 
 LINES = st.sampled_from(
     [

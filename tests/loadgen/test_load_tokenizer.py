@@ -16,13 +16,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from contracts.errors import UsageError
 from contracts.load import PrefixSpec, SessionSpec, TokenizerSpec, TraceSpec, WorkloadSpec
 from harness.plan import LoadPlan
-from loadgen.bodies import BodyTemplate
 from loadgen.cli.load_options import add_load_options, load_plan
 from loadgen.files import digest
-from loadgen.prompts import Prompts
-from loadgen.tokenizer import Tokenizer
-from loadgen.traces.source import TraceWorkload
-from loadgen.workload import Workload
+from loadgen.workload.bodies import BodyTemplate
+from loadgen.workload.prompts import Prompts
+from loadgen.workload.synthetic import Workload
+from loadgen.workload.tokenizer import Tokenizer
+from loadgen.workload.traces.source import TraceWorkload
 
 KINDS = ["byte_level", "metaspace", "llama", "wordpiece", "unigram"]
 VOCABULARY = 1500

@@ -10,8 +10,8 @@ import pytest
 import trace_files
 
 from contracts.errors import UsageError
-from loadgen.traces.entry import Entry
-from loadgen.traces.reader import TraceReader, check_trace
+from loadgen.workload.traces.entry import Entry
+from loadgen.workload.traces.reader import TraceReader, check_trace
 
 MS, S = 1_000_000, 1_000_000_000
 GOOD = '{"timestamp": 5, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}'

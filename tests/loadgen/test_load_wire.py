@@ -11,7 +11,7 @@ import gevent, locust, zmq.green as zmq
 from gevent import Timeout
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import Client
-from loadgen.wire import SecureClient, SecureServer
+from loadgen.remote.wire import SecureClient, SecureServer
 
 server = SecureServer("127.0.0.1", 0, "the shared secret of both")
 def hears(client, seconds):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from contracts.load import WorkloadSpec
-from loadgen.prompts import FIRST_ID, LAST_ID
-from loadgen.workload import Draw, Workload
+from loadgen.workload.prompts import FIRST_ID, LAST_ID
+from loadgen.workload.synthetic import Draw, Workload
 
 SPEC = WorkloadSpec(isl=100, osl=50, isl_spread=0.2, osl_spread=0.1, seed=5)
 

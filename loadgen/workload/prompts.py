@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.tokenizer import Vocabulary
+from loadgen.workload.tokenizer import Vocabulary
 
 FIRST_ID, LAST_ID = 256, 31999
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"

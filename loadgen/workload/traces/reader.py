@@ -9,8 +9,8 @@ from typing import Any
 import ijson
 
 from contracts.errors import UsageError
-from loadgen.traces.entry import Entry, EntryError
-from loadgen.traces.formats import CSV_COLUMNS, FORMATS, SHAREGPT, conversation, parser_of, recognised
+from loadgen.workload.traces.entry import Entry, EntryError
+from loadgen.workload.traces.formats import CSV_COLUMNS, FORMATS, SHAREGPT, conversation, parser_of, recognised
 
 _BUFFER_BYTES = 1 << 20
 _CHECKED = 100

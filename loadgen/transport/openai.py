@@ -10,11 +10,11 @@ import json
 from typing import Any
 
 from loadgen import kinds
-from loadgen.deltas import Delta, chat_delta, completion_delta, error_in, finish_of, responses_delta
-from loadgen.http import Response
 from loadgen.outcome import Cancel, FirstToken, Outcome
-from loadgen.sse import SseError, SseParser
 from loadgen.text import clean, excerpt
+from loadgen.transport.deltas import Delta, chat_delta, completion_delta, error_in, finish_of, responses_delta
+from loadgen.transport.http import Response
+from loadgen.transport.sse import SseError, SseParser
 
 _TEXT = (b'"text":"', b'"text": "')
 _CONTENT = (b'"content":"', b'"content": "')

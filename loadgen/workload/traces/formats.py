@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from contracts.clock import NS_PER_MS, NS_PER_S
-from loadgen.lengths import MOST_TOKENS
-from loadgen.traces.entry import BLOCK_TOKENS, Entry, EntryError
+from loadgen.workload.lengths import MOST_TOKENS
+from loadgen.workload.traces.entry import BLOCK_TOKENS, Entry, EntryError
 
 MOONCAKE: Final = "mooncake"
 AZURE: Final = "azure"

@@ -9,15 +9,15 @@ import gevent
 
 from contracts.errors import UsageError
 from contracts.load import LoadSpec
-from loadgen.arrival import TRACE
-from loadgen.lengths import read_lengths
-from loadgen.prompts import ASSISTANT, USER, Message, Piece, Pieces, Prompts, mix
-from loadgen.tokenizer import Tokenizer
-from loadgen.traces.ahead import CountedAhead
-from loadgen.traces.entry import BLOCK_TOKENS, Entry
-from loadgen.traces.formats import TIMED
-from loadgen.traces.reader import TraceReader
-from loadgen.workload import Draw, Place, Requests, chance, vocabulary_of
+from loadgen.workload.arrival import TRACE
+from loadgen.workload.lengths import read_lengths
+from loadgen.workload.prompts import ASSISTANT, USER, Message, Piece, Pieces, Prompts, mix
+from loadgen.workload.synthetic import Draw, Place, Requests, chance, vocabulary_of
+from loadgen.workload.tokenizer import Tokenizer
+from loadgen.workload.traces.ahead import CountedAhead
+from loadgen.workload.traces.entry import BLOCK_TOKENS, Entry
+from loadgen.workload.traces.formats import TIMED
+from loadgen.workload.traces.reader import TraceReader
 
 _MASK = (1 << 64) - 1
 _BLOCK, _LINE = 0xB10C, 0x119E

@@ -4,7 +4,7 @@ The gaps are constant, exponential (a Poisson process) or gamma-distributed with
 1 is Poisson again, less is burstier, much more is nearly constant. A request that cannot be sent when it is due, as
 every user is busy, keeps its due time and is sent late; none is left out, and none is due later because of it.
 
-A trace may say itself when its requests are due (`trace`, see loadgen.traces).
+A trace may say itself when its requests are due (`trace`, see loadgen.workload.traces).
 """
 
 from typing import Final, Protocol

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from contracts.load import SessionSpec, WorkloadSpec
-from loadgen.lengths import read_lengths
-from loadgen.prompts import ASSISTANT, SYSTEM, USER, Message, Pieces, Prompts, mix
-from loadgen.tokenizer import Tokenizer, Vocabulary
+from loadgen.workload.lengths import read_lengths
+from loadgen.workload.prompts import ASSISTANT, SYSTEM, USER, Message, Pieces, Prompts, mix
+from loadgen.workload.tokenizer import Tokenizer, Vocabulary
 
 _MASK = (1 << 64) - 1
 _PREFIX, _TURNS, _ANSWER = 0x9F1E, 0x7065, 0xA125  # what else than a prompt is drawn from a seed or a request

@@ -7,9 +7,9 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 from contracts.errors import UsageError
-from loadgen.tokenizer import Tokenizer
-from loadgen.traces.entry import Entry
-from loadgen.traces.reader import TraceReader
+from loadgen.workload.tokenizer import Tokenizer
+from loadgen.workload.traces.entry import Entry
+from loadgen.workload.traces.reader import TraceReader
 
 _BATCH = 64
 _LOW = 256

@@ -1,4 +1,4 @@
-"""A load machine's end: `python -m loadgen.worker HOST PORT`, which `loadgen worker` becomes (contracts.remote).
+"""A load machine's end: `python -m loadgen.remote.worker HOST PORT`, which `loadgen worker` becomes (contracts.remote).
 
 For every load it starts a fresh load process, passes lines on in both directions, and sends its record files as they
 grow, twice a second: what it dies with is what it had not sent. Exit status: 0 when the master says goodbye, 1 when it
@@ -32,7 +32,7 @@ from contracts.errors import ToolError
 from contracts.load import LoadEvent, LoadSpec
 from contracts.remote import KINDS, PROTOCOL, SECRET_NAME
 from loadgen.lines import Lines
-from loadgen.wire import SecureClient
+from loadgen.remote.wire import SecureClient
 
 _SEND_EVERY_S = 0.5
 _PIECE_BYTES = 4 << 20

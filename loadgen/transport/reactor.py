@@ -11,7 +11,7 @@ from typing import Any, Final
 from gevent import get_hub
 from gevent.monkey import get_original
 
-from loadgen.kernelclock import KernelClock
+from loadgen.transport.kernelclock import KernelClock
 
 _PAUSE_S: Final = 0.001
 _WORTH_A_PAUSE: Final = 3  # arrivals in one look

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.errors import UsageError
-from loadgen.prompts import USER, Message, Prompts, join_messages
-from loadgen.workload import Draw
+from loadgen.workload.prompts import USER, Message, Prompts, join_messages
+from loadgen.workload.synthetic import Draw
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
 _PROMPTS = ("prompt", "messages", "input")

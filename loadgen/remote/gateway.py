@@ -1,4 +1,4 @@
-"""The gateway: `python -m loadgen.gateway`, the master's end of the channel to load machines (contracts.remote).
+"""The gateway: `python -m loadgen.remote.gateway`, the master's end of the channel to load machines (contracts.remote).
 
 It lives as long as a sweep, beside the harness (importing locust patches the interpreter, which the harness must not
 have). It passes lines on, writes the records that workers send into the files that the harness names, measures the
@@ -25,7 +25,7 @@ from contracts.load import LoadEvent
 from contracts.masking import mask_text
 from contracts.remote import KINDS, PROTOCOL, SECRET_NAME, GatewaySpec
 from loadgen.lines import Lines
-from loadgen.wire import SecureServer
+from loadgen.remote.wire import SecureServer
 
 LOST_AFTER_S = 10.0
 _FIRST_PINGS = 20

@@ -18,11 +18,11 @@ from gevent.event import Event
 
 from contracts.clock import NS_PER_S
 from loadgen import kinds
-from loadgen.kernelclock import ANCILLARY_BYTES, TIMESPEC, stamp_arrivals
 from loadgen.outcome import Trouble
-from loadgen.reactor import Reactor
-from loadgen.target import HttpTarget
-from loadgen.tls import TlsLayer
+from loadgen.transport.kernelclock import ANCILLARY_BYTES, TIMESPEC, stamp_arrivals
+from loadgen.transport.reactor import Reactor
+from loadgen.transport.target import HttpTarget
+from loadgen.transport.tls import TlsLayer
 
 _READ_BYTES = 1 << 15
 _MAX_HEAD_BYTES = 1 << 18

@@ -30,8 +30,8 @@ from contracts.direct import (
     frame,
 )
 from loadgen import kinds
-from loadgen.http import connect_kind
 from loadgen.outcome import FirstToken, Outcome, Trouble
+from loadgen.transport.http import connect_kind
 
 _READ_BYTES = 1 << 18
 _TAGS = 1 << 32
