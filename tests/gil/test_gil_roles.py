@@ -1,7 +1,9 @@
 """What a process is within a stack, told from its command line, and which processes a `--role` means."""
 
+import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +14,18 @@ from harness.observers.gil.roles import Role, RoleChoice, role_of
 
 PYTHON = "/usr/bin/python3.12"
 SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
+
+
+@contextlib.contextmanager
+def running_cat(**env: str) -> Iterator[int]:
+    """Give the pid of a program that runs: before that, a process has no command line and no environment."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env}) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"running\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        yield child.pid
 
 
 def process(*command: str, pid: int = 2**22) -> Process:
@@ -51,10 +65,8 @@ def test_a_role_follows_from_the_command(command: list[str], name: str) -> None:
 
 
 def test_an_mpi_workers_rank_comes_from_its_environment() -> None:
-    env = {**os.environ, "OMPI_COMM_WORLD_RANK": "3"}
-    with subprocess.Popen(["sleep", "30"], env=env) as child:
-        role = role_of(process(PYTHON, "-m", "mpi4py.futures.server", pid=child.pid))
-        child.kill()
+    with running_cat(OMPI_COMM_WORLD_RANK="3") as pid:
+        role = role_of(process(PYTHON, "-m", "mpi4py.futures.server", pid=pid))
     assert role.name == "rank3"
     assert RoleChoice(["mpi_worker"]).wants(role)
 
@@ -94,12 +106,7 @@ def test_descendants_come_after_their_parents() -> None:
 
 
 def test_a_process_is_read_with_its_parent_and_command() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(b"running\n")
-        child.stdin.flush()
-        child.stdout.readline()  # before its program runs, a process has no command line
-        found = read_process(child.pid)
-    assert (found.pid, found.parent, found.command) == (child.pid, os.getpid(), ("cat",))
+    with running_cat() as pid:
+        found = read_process(pid)
+    assert (found.pid, found.parent, found.command) == (pid, os.getpid(), ("cat",))
     assert found.title == "cat"
