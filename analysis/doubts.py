@@ -8,7 +8,7 @@ from analysis.metrics import CellMetrics, Spread
 from analysis.plan import SweepInfo
 from analysis.steady import Steadiness
 from analysis.tables import CellTables
-from contracts.doubts import REMEDIES, Doubt
+from contracts.doubts import REMEDIES, SAMPLES_MISSED_LIMIT, Doubt
 
 CLIENT_CPU_LIMIT = 0.90
 LAG_OF_LATENCY = 0.10
@@ -17,7 +17,6 @@ MOST_BOUNDED = 0.05
 TIMER_GRANULARITY_MS = 2.0
 CONCURRENCY_REACHED = 0.976  # 2000 of 2048
 REQUESTS_FOR_P99 = 100
-SAMPLES_MISSED_LIMIT = 0.10
 QUEUED_LIMIT = 0.10
 CLOCK_ERROR_MS = 5.0
 _OF_STEADY_LOADS = frozenset(("concurrency_not_reached", "warmup_short"))

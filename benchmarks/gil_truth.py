@@ -115,7 +115,9 @@ def observe(pid: int, rate: float, seconds: float, folder: Path) -> tuple[GilTal
     try:
         with probes(library(pid)) as group, recording(pid, group, data):
             subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-        events = read_events(data)
+        events = read_events(data) or None
+        if events is None:
+            print("NO TRUTH: perf recorded no call; on a slow machine it may not have begun in time")
     except UsageError as error:
         print(f"NO TRUTH: {error}")
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)

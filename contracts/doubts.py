@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+SAMPLES_MISSED_LIMIT = 0.10
+"""The share of its looks above which an observer that missed them is warned of (`samples_missed`)."""
+
 REMEDIES = {
     "client_saturated": "The load process ran out of CPU or woke late, so latencies include its own queue. Use more "
     "--workers on more cores, a shorter --osl, or a lower --concurrency.",
@@ -19,8 +22,8 @@ REMEDIES = {
     "server.log.",
     "samples_missed": "The GIL sampler failed on many attempts; its shares are over the successful ones. Give the "
     "observers a core of their own.",
-    "no_gil_samples": "There are no GIL samples for this cell. See the detail; run as root or permit ptrace for "
-    "py-spy.",
+    "no_gil_samples": "There are no GIL samples for this cell. See the detail; `loadgen doctor` says which observers "
+    "may work here and how to permit the rest.",
     "no_steps": "The server wrote no iteration log, so step times are unknown.",
     "ramp_window": "The window was a ramp: its figures are averages over a changing load. Compare stages that hold.",
     "machine_busy": "Other processes took CPU time, or the hypervisor did. Repeat on a quiet machine.",

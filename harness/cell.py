@@ -242,6 +242,7 @@ class CellRunner:
         stage = cell.stage
         duration_s = self._load.duration_s if stage is None else stage.duration_s
         view = outcome.view = server.view()
+        observers.warm_up(view)
 
         def opened() -> None:
             observers.open_window(view, duration_s)

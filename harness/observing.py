@@ -17,7 +17,7 @@ MIN_STACKS_S = 2
 
 
 class CellObservers:
-    """Begun with the load, told when the steady window opens and closes, stopped whatever happens.
+    """Begun with the load, told of its warm-up and when the steady window opens and closes, stopped whatever happens.
 
     Without `observe` only the server's own log is followed. `doubts` and `stacks` are complete after `stop`.
     """
@@ -48,22 +48,32 @@ class CellObservers:
         if self._host is not None:
             self._host.watch(view.processes, view.threads)
 
+    def warm_up(self, view: ServerView) -> None:
+        """Start the wait sampler on the process that runs the executor loop: when the window opens it is at work."""
+        pid = view.executor_pid
+        if self._host is None or pid is None or self._waits is not None:
+            return
+        log = self._folder.path / "gil.log"
+        self._waits = GilWaitRecorder(self._guard, pid, self._folder.gil, log, cpus=self._placement.observers)
+
     def open_window(self, view: ServerView, duration_s: float | None) -> None:
-        """Start the GIL's observers on the process that runs the executor loop, for as long as the window is open."""
+        """Start py-spy on the process that runs the executor loop, for as long as the window is open.
+
+        The wait sampler, too, where that process is not known until now.
+        """
+        self.warm_up(view)
         pid = view.executor_pid
         if self._host is None or pid is None:
             return
         self.learn(view)
-        cpus = self._placement.observers
         self._stacks = GilStackRecorder(
             self._guard,
             pid,
             self._folder.stacks,
             self._folder.path / "py-spy.log",
             duration_s=None if duration_s is None else max(MIN_STACKS_S, int(duration_s - 1)),
-            cpus=cpus,
+            cpus=self._placement.observers,
         )
-        self._waits = GilWaitRecorder(self._guard, pid, self._folder.gil, self._folder.path / "gil.log", cpus=cpus)
 
     def gil_pulse(self) -> GilPulse | None:
         """Give what the wait sampler saw in the last second, once; None when there is nothing new."""

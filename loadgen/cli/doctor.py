@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import asdict
 
 from contracts.errors import UsageError
 from harness.observers.gil.memory import Identity, TargetGoneError
+from harness.reference import observed
 from loadgen import selftest
 from loadgen.ceiling import describe, find_ceiling, tokens_per_s
 from loadgen.cli import parsing
@@ -80,7 +82,10 @@ def _observers(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _target(pid: int | None) -> Iterator[int]:
-    """Give the process to try on: the one that is named, or one that lives for as long as this is entered."""
+    """Give the process to try on: the one that is named, or one that lives for as long as this is entered.
+
+    The latter lets observers in as the processes of a sweep's stack do.
+    """
     if pid is not None:
         try:
             Identity.of(pid)
@@ -88,9 +93,14 @@ def _target(pid: int | None) -> Iterator[int]:
             raise UsageError(f"--pid {pid}: {error}") from error
         yield pid
         return
-    program = "import sys, threading; print('up', flush=True); sys.stdin.read()"
+    program = "from harness.reference import observed; observed.let_observers_in(); print('up', flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, observed.VARIABLE: str(os.getpid())},
     ) as target:
         assert target.stdout is not None
         target.stdout.readline()

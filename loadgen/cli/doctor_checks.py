@@ -126,7 +126,7 @@ def _tracing(_pid: int) -> Check:
     if not os.access(UPROBES, os.W_OK):
         way = "run as root, with tracefs mounted (mount -t tracefs tracefs /sys/kernel/tracing)"
         if permits.container() is not None:
-            way = "run on the host, or in a privileged container with /sys/kernel/tracing of the host"
+            way += "; in a container that takes a privileged one, or run on the host"
         return Check(name, ok=False, seen=f"{UPROBES} may not be written", remedy=way)
     if not permits.capabilities() & {"PERFMON", "SYS_ADMIN"} and (_paranoid() or 0) > -1:
         seen = f"kernel.perf_event_paranoid is {_paranoid()}, and tracepoints take CAP_PERFMON"

@@ -34,7 +34,7 @@ from loadgen.cli.gil_table import RecentGil, fitted_table, print_whole
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "gil",
-        description="Watch the GIL of a running CPython 3.11 to 3.14 process from outside, without stopping it: "
+        description="Watch the GIL of a running CPython 3.11 to 3.15 process from outside, without stopping it: "
         "each thread's share of time waiting for the GIL and holding it, and who made whom wait.",
         epilog="example: loadgen gil 4242 --duration 10 --json; loadgen gil 4242 --children --role rank0 --role proxy",
     )

@@ -12,7 +12,7 @@ from analysis.gil.exact import ExactGil
 from analysis.gil.holds import LongHolds, holds_document
 from analysis.gil.looks import GilTally
 from contracts.clock import NS_PER_S
-from contracts.doubts import Doubt
+from contracts.doubts import SAMPLES_MISSED_LIMIT, Doubt
 from loadgen.cli.screen import visible
 
 FORMAT = 1
@@ -20,7 +20,6 @@ DURATION_S = 5.0
 REFRESH_NS = NS_PER_S
 INTERRUPTED = 130
 LIVE: Mapping[str, Any] = {"auto_refresh": False, "transient": True, "vertical_overflow": "crop"}
-MUCH_MISSED = 0.2
 FEW_LOOKS = 100
 TOP_HOLDS = 5
 
@@ -29,7 +28,7 @@ def doubts_of(pid: int, tally: GilTally, missed: int, ended: str | None) -> list
     """Say what is wrong with a process's shares; `ended` is why its looks ended early, if they did."""
     doubts = []
     due = tally.looks + missed
-    if missed > MUCH_MISSED * due:
+    if missed > SAMPLES_MISSED_LIMIT * due:
         doubts.append(Doubt("samples_missed", f"{missed} of {due} looks were missed"))
     if ended is not None:
         doubts.append(Doubt("observer_failed", f"process {pid}: {ended}"))

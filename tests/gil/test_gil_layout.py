@@ -51,12 +51,15 @@ def block(version: int, *, free_threaded: int = 0) -> bytes:
 
 def test_published_offsets_are_read_by_the_layout_of_their_version() -> None:
     older, newer = published(block(0x030D00F0)), published(block(0x030E00F0))
+    newest = published(block(0x030F00F0))
     assert (older.interpreters_head, older.interpreter_id, older.threads_head, older.gil_pointer) == (2, 4, 6, 11)
     assert (newer.interpreters_head, newer.interpreter_id, newer.threads_head, newer.gil_pointer) == (2, 4, 6, 12)
     assert older.native_thread_id == 16 + 6
     assert newer.native_thread_id == 19 + 6
     assert older.code_qualname == 16 + 9 + 6 + 3
     assert newer.code_qualname == 19 + 9 + 8 + 3
+    assert (newest.gil_pointer, newest.current_frame, newest.native_thread_id) == (12, 19 + 4, 19 + 9)
+    assert (newest.frame_previous, newest.code_qualname) == (19 + 16 + 1 + 1, 19 + 16 + 1 + 8 + 3)
     assert (older.gil_locked, older.gil_last_holder) == (14 - 12, 15 - 12)
     assert (newer.gil_locked, newer.gil_last_holder) == (15 - 13, 16 - 13)
 

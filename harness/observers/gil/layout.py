@@ -37,6 +37,7 @@ _MAX_INTERVAL_US = 60_000_000
 _SCAN_BYTES = 4096
 _MONOTONIC_FLAG = 2
 _GIL_HEAD = struct.Struct("<QQiIQ")
+_NEWEST = "{}.{}".format(*NEWEST)
 _GLIBC = re.compile(rb"stable release version (\d+)\.(\d+)")
 
 
@@ -174,9 +175,9 @@ def _version(pid: int, memory: TargetMemory, runtime: _Runtime) -> tuple[int, in
         raise UsageError(f"process {pid}: its runtime cannot be read: {error}") from error
     version = (word >> 24 & 0xFF, word >> 16 & 0xFF, word >> 8 & 0xFF)
     if version < (3, 11, 0):
-        raise UsageError(f"process {pid} runs CPython 3.10 or older; the GIL can be watched in 3.11 to 3.14")
+        raise UsageError(f"process {pid} runs CPython 3.10 or older; the GIL can be watched in 3.11 to {_NEWEST}")
     if version[:2] > NEWEST:
-        raise UsageError(f"process {pid} runs CPython {version[0]}.{version[1]}; this release knows 3.11 to 3.14")
+        raise UsageError(f"process {pid} runs CPython {version[0]}.{version[1]}; this release knows 3.11 to {_NEWEST}")
     return version
 
 

@@ -12,7 +12,7 @@ from contracts.errors import UsageError
 COOKIE = b"xdebugpy"
 PUBLISHED_SINCE = (3, 13)
 PUBLISHED_BYTES = 8 * 64
-NEWEST = (3, 14)
+NEWEST = (3, 15)
 
 _RUNTIME = ("size", "finalizing", "interpreters_head")
 _INTERPRETER = (
@@ -23,9 +23,19 @@ _INTERPRETER_314 = (*_INTERPRETER[:4], "threads_main", *_INTERPRETER[4:], "code_
 _THREAD = (
     "size", "prev", "next", "interp", "current_frame", "thread_id", "native_thread_id", "datastack_chunk", "status",
 )  # fmt: skip
+_THREAD_315 = (
+    *_THREAD[:5], "base_frame", "last_profiled_frame", "last_profiled_frame_seq", *_THREAD[5:],
+    "holds_gil", "gil_requested", "current_exception", "exc_state",
+)  # fmt: skip
+_STACK_ITEM_315 = ("exc_value",)
 _FRAME = ("size", "previous", "executable", "instr_ptr", "localsplus", "owner")
 _FRAME_314 = (*_FRAME, "stackpointer", "tlbc_index")
 _CODE = ("size", "filename", "name", "qualname")
+_GROUPS = {
+    (3, 13): (_RUNTIME, _INTERPRETER, _THREAD, _FRAME, _CODE),
+    (3, 14): (_RUNTIME, _INTERPRETER_314, _THREAD, _FRAME_314, _CODE),
+    (3, 15): (_RUNTIME, _INTERPRETER_314, _THREAD_315, _STACK_ITEM_315, _FRAME_314, _CODE),
+}
 ASCII_BYTES = 40
 
 
@@ -78,19 +88,12 @@ def published(block: bytes) -> Offsets:
     version, free_threaded = struct.unpack_from("<QQ", block, 8)
     if free_threaded:
         raise UsageError("this is a free-threaded build of Python: it has no GIL to wait for")
-    newer = (version >> 24, version >> 16 & 0xFF) >= (3, 14)
     words = struct.unpack_from(f"<{(len(block) - 24) // 8}Q", block, 24)
     groups = []
-    for names in (
-        _RUNTIME,
-        _INTERPRETER_314 if newer else _INTERPRETER,
-        _THREAD,
-        _FRAME_314 if newer else _FRAME,
-        _CODE,
-    ):
+    for names in _GROUPS[min((version >> 24, version >> 16 & 0xFF), NEWEST)]:
         groups.append(dict(zip(names, words, strict=False)))
         words = words[len(names) :]
-    runtime, interpreter, thread, frame, code = groups
+    runtime, interpreter, thread, *_, frame, code = groups
     embedded = interpreter["gil_runtime_state"]
     return Offsets(
         interpreters_head=runtime["interpreters_head"],

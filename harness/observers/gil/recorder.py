@@ -1,4 +1,4 @@
-"""The wait sampler beside a cell: started in the steady window, on the observers' cores, writing gil.arrow."""
+"""The wait sampler beside a cell: on the observers' cores, writing gil.arrow."""
 
 import contextlib
 import json
@@ -12,7 +12,6 @@ from harness.observers.gil.pulse import GilPulse, latest
 from harness.process import Child, Guard
 
 END_GRACE_S = 5.0
-MUCH_MISSED = 0.2
 
 
 def sampler_argv(pid: int, out: Path, *options: str) -> list[str]:
@@ -39,22 +38,21 @@ class GilWaitRecorder:
         return found
 
     def finish(self) -> tuple[Doubt, ...]:
-        """End the run; doubts say what is wrong with its records."""
+        """End the run; doubts say why there are no records, or fewer. Looks that were missed are in the records."""
         status = self._stop(END_GRACE_S)
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = lines[-1] if lines else "it printed nothing"
         told = None
         with contextlib.suppress(ValueError):
             told = json.loads(last)
+        if status == -signal.SIGINT:
+            slow = "the wait sampler had not begun when the window closed: the machine is slow, or --duration short"
+            return (Doubt("no_gil_samples", slow),)
         if not isinstance(told, dict):
             return (Doubt("no_gil_samples", f"the wait sampler ended with status {status}: {last[:300]}"),)
-        doubts = []
-        looks, missed = int(told["looks"]), int(told["missed"])
-        if missed > MUCH_MISSED * max(looks + missed, 1):
-            doubts.append(Doubt("samples_missed", f"the wait sampler missed {missed} of {looks + missed} looks"))
         if told["ended"] is not None:
-            doubts.append(Doubt("observer_failed", f"the wait sampler ended early: {told['ended']}"))
-        return tuple(doubts)
+            return (Doubt("observer_failed", f"the wait sampler ended early: {told['ended']}"),)
+        return ()
 
     def abandon(self) -> None:
         """End it without a result, if it has not been finished."""
