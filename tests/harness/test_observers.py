@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from analysis.gil.looks import load_gil
 from contracts.arrow import read_table
+from contracts.clock import now_ns
+from contracts.folder import CellFolder
 from contracts.records import HOST
+from harness.observers.gil.recorder import GilWaitRecorder
 from harness.observers.gil_stacks import GilStackRecorder
 from harness.observers.host import HostSampler
 from harness.observers.ticker import Ticker
+from harness.observing import CellObservers
+from harness.placement import Placement
 from harness.process import Guard
+from harness.stacks.base import ServerView
 
 SPINNER = """
 import threading, time
@@ -96,6 +103,34 @@ def test_the_host_sampler_names_threads_and_its_counters_never_fall(
     assert whole["cpu_ns"].is_monotonic_increasing
     assert whole["cpu_ns"].iloc[-1] > whole["cpu_ns"].iloc[0]
     assert (whole["rss_bytes"] > 0).all()
+
+
+def test_the_wait_sampler_is_at_work_when_the_window_opens(spinner: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    view = ServerView({"server": spinner.pid}, spinner.pid)
+    with Guard() as guard:
+        observers = CellObservers(guard, CellFolder(tmp_path), Placement(), writes_steps=False, observe=True)
+        observers.begin(view, [])
+        observers.warm_up(view)
+        deadline = time.monotonic() + 60
+        while observers.gil_pulse() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        opened_ns = now_ns()
+        observers.open_window(view, None)
+        time.sleep(1.0)
+        observers.close_window()
+        observers.finish()
+        observers.stop()
+    assert observers.doubts == []
+    looks = [row.t_ns for row in load_gil(tmp_path / "gil.arrow")]
+    assert looks[0] < opened_ns < looks[-1]
+
+
+def test_a_wait_sampler_that_never_got_to_begin_is_told(spinner: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    with Guard() as guard:
+        recorder = GilWaitRecorder(guard, spinner.pid, tmp_path / "gil.arrow", tmp_path / "log", cpus=())
+        (doubt,) = recorder.finish()
+    assert doubt.code == "no_gil_samples"
+    assert "had not begun" in doubt.detail
 
 
 GUARDED = """
