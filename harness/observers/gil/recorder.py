@@ -45,7 +45,7 @@ class GilWaitRecorder:
         told = None
         with contextlib.suppress(ValueError):
             told = json.loads(last)
-        if status == -signal.SIGINT or last == "KeyboardInterrupt":  # by then it minds the signal
+        if status == -signal.SIGINT or last == "KeyboardInterrupt":  # one that has begun ends well
             slow = "the wait sampler had not begun when the window closed: the machine is slow, or --duration short"
             return (Doubt("no_gil_samples", slow),)
         if not isinstance(told, dict):
