@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common import end_with
+
 from contracts.direct import ENTRY, LENGTH, RUNNING, SUBMIT, SUBMIT_HEAD, TAG, TOKENS, FrameReader, frame
 from contracts.load import LoadSpec, WorkloadSpec
 from loadgen.started import LoadProcess
@@ -276,7 +278,7 @@ def compare(kind: str, users: int, seconds: float, repeats: int, gap_s: float) -
         print(f"{kind:7} us per {unit:8} raw {spread(raw)}   ours {spread(ours)}   ratio {spread(ratios)}", flush=True)
 
 
-def main() -> None:
+def main() -> int:
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(serve(sys.argv[2], sys.argv[3], float(sys.argv[4])))
     elif sys.argv[1:2] == ["raw"]:
@@ -291,7 +293,8 @@ def main() -> None:
         print(f"{options.users} users, {options.gap_ms:g} ms gaps; median (least to most) of {options.repeats} repeats")
         for kind in ("http", "direct"):
             compare(kind, options.users, options.seconds, options.repeats, options.gap_ms / 1000)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from contracts.errors import ToolError
 from harness.placement import Placement, available_cpus, place
 from harness.process import Guard
 from harness.stacks.base import RunningServer
@@ -40,6 +41,15 @@ def scale() -> float:
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Write `median (least-most)`."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def end_with(main: Callable[[], int]) -> NoReturn:
+    """Run a bench and end with its exit status; what a user can mend is one line, not a traceback."""
+    try:
+        sys.exit(main())
+    except ToolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
 
 
 def run_sweep(*words: str) -> dict[str, Any]:

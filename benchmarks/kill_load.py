@@ -12,12 +12,13 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
+
+from common import end_with
 
 from contracts.arrow import read_table
 from contracts.records import CLIENT, REQUESTS
@@ -107,4 +108,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

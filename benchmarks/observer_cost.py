@@ -28,11 +28,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from common import reference_stack
+from common import end_with, reference_stack
 from scipy import stats
 from soak import SoakClient
 
-from contracts.errors import ToolError
 from harness.observers.gil.recorder import sampler_argv
 from harness.observers.gil_stacks import record_argv
 from harness.observers.host import EVERY_S, HostSampler
@@ -213,8 +212,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ToolError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    end_with(main)

@@ -29,11 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from common import reference_stack
+from common import end_with, reference_stack
 from scipy import stats
 
 from contracts import direct as wire
-from contracts.errors import ToolError
 from harness.httpget import get_json
 from harness.reference.engine.device import expected_tokens
 from harness.stacks.base import RunningServer
@@ -354,8 +353,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ToolError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    end_with(main)

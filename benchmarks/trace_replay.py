@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import end_with
 
 from contracts.arrow import read_table
 from contracts.load import LoadSpec, TraceSpec, WorkloadSpec
@@ -275,4 +275,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -146,7 +146,7 @@ class SweepProgress:
     def _plain_line(self, cell: Cell) -> str:
         stage = self._stage or "starting"
         if self._expected_s:
-            stage += f" {min(time.monotonic() - self._stage_since, self._expected_s):.0f} of {self._expected_s:g} s"
+            stage += f" {min(time.monotonic() - self._stage_since, self._expected_s):.0f} of {self._expected_s:.3g} s"
         parts = [f"{self._which(cell)}: {stage}"]
         if self._tally is not None:
             parts += [counts(self._tally), rates(self._tally)]
