@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -88,7 +89,7 @@ def read_trace(path: Path, *, pid: int | None = None, step: str = STEP) -> GilTr
     if not path.is_file():
         raise UsageError(f"{path} does not exist: make it with nsys export --type sqlite")
     try:
-        with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as database:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return _read(database, path, pid, pattern)
     except sqlite3.DatabaseError as error:
         raise FormatError(f"{path} is no SQLite export of nsys: {error}") from error

@@ -4,7 +4,8 @@ import json
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +66,8 @@ def document(cell: CellTables, limits: Limits | None = None) -> dict[str, Any]:
     return dict(json.loads(json.dumps(perfetto(cell, limits)[0], allow_nan=False)))
 
 
-def database(events: Sequence[dict[str, Any]]) -> sqlite3.Connection:
+@contextmanager
+def database(events: Sequence[dict[str, Any]]) -> Iterator[sqlite3.Connection]:
     """Fill the trace processor's tables of slices and counters from trace events, in the way in which it does.
 
     (google/perfetto at 0ba84ac33c245c00dee49c08b929dcea1808dcd7, importers/json/json_trace_parser_impl.cc: microseconds
@@ -101,7 +103,8 @@ def database(events: Sequence[dict[str, Any]]) -> sqlite3.Connection:
             track = event["pid"] * 1000 + event["tid"]
             base.execute("INSERT INTO thread_track VALUES (?, ?)", (track, event["args"]["name"]))
     base.create_function("extract_arg", 2, lambda place, name: arguments[place].get(name.removeprefix("args.")))
-    return base
+    with closing(base):
+        yield base
 
 
 def documented(name: str) -> str:
@@ -121,23 +124,23 @@ def answer(base: sqlite3.Connection, query: str) -> float:
 def test_the_documented_queries_give_the_waits_that_analysis_gives(folder: CellFolder) -> None:
     cell = load_cell(folder)
     metrics = measure(cell)
-    base = database(document(cell)["traceEvents"])
-    assert metrics.gil_probe_ms is not None
-    assert answer(base, documented("own")) == pytest.approx(metrics.gil_probe_ms.mean)
-    assert answer(base, documented("sampled")) == pytest.approx(metrics.gil_wait_ms_per_step, rel=0.02)
+    with database(document(cell)["traceEvents"]) as base:
+        assert metrics.gil_probe_ms is not None
+        assert answer(base, documented("own")) == pytest.approx(metrics.gil_probe_ms.mean)
+        assert answer(base, documented("sampled")) == pytest.approx(metrics.gil_wait_ms_per_step, rel=0.02)
 
 
 def test_a_loop_that_waits_in_one_look_of_four_waits_a_quarter_of_its_step(cell: CellTables) -> None:
-    base = database(document(cell)["traceEvents"])
-    assert answer(base, documented("sampled")) == pytest.approx(2.5, rel=0.02)  # of 10 ms
-    drawn = "SELECT sum(dur) / 4e9 FROM slice JOIN thread_track ON id = track_id WHERE slice.name = '{}' AND {}"
-    loop = "thread_track.name = 'executor_loop (11)'"
-    assert answer(base, drawn.format(WAITS, loop)) == pytest.approx(0.25, abs=0.01)
-    assert answer(base, drawn.format(HOLDS, loop)) == pytest.approx(0.75, abs=0.01)
-    assert answer(base, drawn.format(RUNS, f"NOT {loop}")) == pytest.approx(0.75, abs=0.01)
-    assert answer(base, drawn.format("executor_loop", "thread_track.name = 'GIL holder'")) == pytest.approx(
-        0.75, abs=0.01
-    )
+    with database(document(cell)["traceEvents"]) as base:
+        assert answer(base, documented("sampled")) == pytest.approx(2.5, rel=0.02)  # of 10 ms
+        drawn = "SELECT sum(dur) / 4e9 FROM slice JOIN thread_track ON id = track_id WHERE slice.name = '{}' AND {}"
+        loop = "thread_track.name = 'executor_loop (11)'"
+        assert answer(base, drawn.format(WAITS, loop)) == pytest.approx(0.25, abs=0.01)
+        assert answer(base, drawn.format(HOLDS, loop)) == pytest.approx(0.75, abs=0.01)
+        assert answer(base, drawn.format(RUNS, f"NOT {loop}")) == pytest.approx(0.75, abs=0.01)
+        assert answer(base, drawn.format("executor_loop", "thread_track.name = 'GIL holder'")) == pytest.approx(
+            0.75, abs=0.01
+        )
 
 
 @pytest.mark.parametrize("folder", SAMPLE[:2], ids=lambda folder: folder.path.name)

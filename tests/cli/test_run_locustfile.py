@@ -68,8 +68,9 @@ def test_locusts_page_shows_the_load_and_steers_nothing(url: str, tmp_path: Path
             requests = json.load(answer)["stats"][-1]["num_requests"]
         time.sleep(0.05)
     assert requests >= 10
-    with pytest.raises(urllib.error.HTTPError, match="405"):
+    with pytest.raises(urllib.error.HTTPError, match="405") as refused:
         HERE.open(f"{page}/stats/reset", data=b"", timeout=5)
+    refused.value.close()
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     with pytest.raises(OSError):
