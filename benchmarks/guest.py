@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,8 +67,11 @@ def fetch_kernel(arch: str, cache: Path) -> Path:
         raise SystemExit(f"apt knows no kernel for {arch}: dpkg --add-architecture {DEBIAN[arch]} && apt-get update")
     subprocess.run(["apt-get", "download", "-qq", f"{package[1]}:{DEBIAN[arch]}"], cwd=cache, check=True)
     (archive,) = cache.glob(f"linux-image-*_{DEBIAN[arch]}.deb")
-    subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
-    return folder
+    unpacking = cache / f"unpacking-{arch}"
+    shutil.rmtree(unpacking, ignore_errors=True)
+    subprocess.run(["dpkg-deb", "-x", archive, unpacking], check=True)
+    archive.unlink()
+    return unpacking.rename(folder)
 
 
 def module_files(kernel: Path) -> list[Path]:
@@ -124,6 +128,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=900.0, metavar="S")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    needed = {f"qemu-system-{options.arch}": "qemu-system", "cpio": "cpio", "depmod": "kmod", "dpkg-deb": "dpkg"}
+    missing = [package for program, package in needed.items() if shutil.which(program) is None]
+    busybox = options.busybox or (options.root if options.arch != platform.machine() else Path("/")) / "bin/busybox"
+    if missing or not busybox.exists():
+        raise SystemExit(f"not here: {', '.join([*missing, *([] if busybox.exists() else [str(busybox)])])}")
     kernel = fetch_kernel(options.arch, options.cache)
     (image,) = (kernel / "boot").glob("vmlinuz-*")
     here = Path.cwd()
@@ -142,7 +151,6 @@ def main() -> int:
         begun=BEGUN,
         done=DONE,
     )
-    busybox = options.busybox or (options.root if options.arch != platform.machine() else Path("/")) / "bin/busybox"
     with tempfile.TemporaryDirectory() as scratch:
         archive = first_files(kernel, busybox, init, command, Path(scratch))
         argv = machine(options.arch, kvm=options.kvm, cpus=options.cpus, memory_mib=options.memory)
@@ -150,10 +158,7 @@ def main() -> int:
         argv += ["-append", f"console={CONSOLE[options.arch]} panic=-1 quiet rdinit=/init"]
         argv += ["-fsdev", f"local,id=root,path={options.root},security_model=none,multidevs=remap,readonly=on"]
         argv += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
-        try:
-            return show(argv, options.limit)
-        except FileNotFoundError as error:
-            raise SystemExit(f"{argv[0]}: not here; apt-get install qemu-system") from error
+        return show(argv, options.limit)
 
 
 def show(argv: list[str], limit_s: float) -> int:
