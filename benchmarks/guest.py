@@ -6,8 +6,8 @@
 Boots Debian's kernel for `--arch` (fetched once by apt into `--cache`) in QEMU. Its file system is `--root` (by default
 this machine's own), seen read-only over 9p; what is written stays in memory and is lost at the end. It has no network
 but loopback. The command runs in this directory where the root has it, with this PATH, as root or as a user without
-rights (`--user`); its exit status is ours. Instructions are emulated unless `--kvm` is given, some ten times slower:
-what is tried here is whether something works, not how fast. Needs root and Debian's qemu-system, kmod, cpio and
+rights (`--user`); its exit status is ours. Instructions are emulated unless `--kvm` is given: what is
+tried here is whether something works, not how fast. Needs root and Debian's qemu-system, kmod, cpio and
 busybox-static (that of another architecture inside `--root`).
 """
 
@@ -18,6 +18,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,14 +87,14 @@ def module_files(kernel: Path) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def first_files(kernel: Path, busybox: Path, init: str, command: str, folder: Path) -> Path:
+def first_files(modules: list[Path], busybox: Path, init: str, command: str, folder: Path) -> Path:
     """Make the file system that the kernel starts from: it only looks for the real one."""
     inside = folder / "first"
     (inside / "bin").mkdir(parents=True)
     (inside / "bin/busybox").write_bytes(busybox.read_bytes())
     (inside / "init").write_text(init)
     (inside / "command.sh").write_text(command)
-    for file in module_files(kernel):
+    for file in modules:
         (inside / file.name).write_bytes(file.read_bytes())
     for program in ("init", "bin/busybox"):
         (inside / program).chmod(0o755)
@@ -134,6 +135,7 @@ def main() -> int:
     if missing or not busybox.exists():
         raise SystemExit(f"not here: {', '.join([*missing, *([] if busybox.exists() else [str(busybox)])])}")
     kernel = fetch_kernel(options.arch, options.cache)
+    modules = module_files(kernel)
     (image,) = (kernel / "boot").glob("vmlinuz-*")
     here = Path.cwd()
     command = "\n".join(
@@ -145,14 +147,15 @@ def main() -> int:
     )
     become = f"/usr/bin/setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups --inh-caps=-all"
     init = INIT.format(
-        modules=" ".join(f"/{file.name}" for file in module_files(kernel)),
+        modules=" ".join(f"/{file.name}" for file in modules),
         sysctls="\n".join(f"$B sysctl -w {shlex.quote(setting)} || exit 1" for setting in options.sysctl),
         become=become if options.user else "",
         begun=BEGUN,
         done=DONE,
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the machine goes with us
     with tempfile.TemporaryDirectory() as scratch:
-        archive = first_files(kernel, busybox, init, command, Path(scratch))
+        archive = first_files(modules, busybox, init, command, Path(scratch))
         argv = machine(options.arch, kvm=options.kvm, cpus=options.cpus, memory_mib=options.memory)
         argv += ["-kernel", str(image), "-initrd", str(archive)]
         argv += ["-append", f"console={CONSOLE[options.arch]} panic=-1 quiet rdinit=/init"]

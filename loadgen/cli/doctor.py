@@ -93,12 +93,12 @@ def _target(pid: int | None) -> Iterator[int]:
             raise UsageError(f"--pid {pid}: {error}") from error
         yield pid
         return
-    program = "from harness.reference import observed; observed.let_observers_in(); print('up', flush=True); input()"
+    lets_in = "from harness.reference import observed; observed.let_observers_in()"
+    program = f"import sys; {lets_in}; print('up', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, observed.VARIABLE: str(os.getpid())},
     ) as target:

@@ -74,6 +74,12 @@ def test_a_block_without_its_cookie_is_refused() -> None:
         published(bytes(512))
 
 
+def test_a_block_of_an_unknown_version_is_refused() -> None:
+    for version in (0x030C00F0, 0x031000F0, 0):
+        with pytest.raises(UsageError, match="no version"):
+            published(block(version))
+
+
 def test_a_process_that_is_no_python_is_refused() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:

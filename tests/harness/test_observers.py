@@ -13,6 +13,7 @@ from contracts.arrow import read_table
 from contracts.clock import now_ns
 from contracts.folder import CellFolder
 from contracts.records import HOST
+from harness.observers.gil import recorder as recorder_module
 from harness.observers.gil.recorder import GilWaitRecorder
 from harness.observers.gil_stacks import GilStackRecorder
 from harness.observers.host import HostSampler
@@ -131,6 +132,19 @@ def test_a_wait_sampler_that_never_got_to_begin_is_told(spinner: "subprocess.Pop
         (doubt,) = recorder.finish()
     assert doubt.code == "no_gil_samples"
     assert "had not begun" in doubt.detail
+
+
+def test_a_wait_sampler_without_a_look_is_told(
+    spinner: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = '{"looks": 0, "missed": 7, "threads": 3, "python": "3.11.7", "ended": null}'
+    monkeypatch.setattr(recorder_module, "sampler_argv", lambda *_: ["echo", said])
+    with Guard() as guard:
+        recorder = GilWaitRecorder(guard, spinner.pid, tmp_path / "gil.arrow", tmp_path / "log", cpus=())
+        recorder._child.popen.wait()
+        (doubt,) = recorder.finish()
+    assert doubt.code == "no_gil_samples"
+    assert "missed 7" in doubt.detail
 
 
 GUARDED = """

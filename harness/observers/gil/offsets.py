@@ -82,15 +82,18 @@ TABLE = {
 
 
 def published(block: bytes) -> Offsets:
-    """Read the offsets that 3.13 and later publish. Raises UsageError for free-threaded builds and broken blocks."""
+    """Read the offsets that 3.13 and later publish. Raises UsageError for free-threaded and unknown builds."""
     if block[:8] != COOKIE:
         raise UsageError("the interpreter publishes no offsets where it should: a build this release does not know")
     version, free_threaded = struct.unpack_from("<QQ", block, 8)
     if free_threaded:
         raise UsageError("this is a free-threaded build of Python: it has no GIL to wait for")
+    layout = _GROUPS.get((version >> 24, version >> 16 & 0xFF))
+    if layout is None:
+        raise UsageError("the interpreter's published offsets are of no version that this release knows")
     words = struct.unpack_from(f"<{(len(block) - 24) // 8}Q", block, 24)
     groups = []
-    for names in _GROUPS[min((version >> 24, version >> 16 & 0xFF), NEWEST)]:
+    for names in layout:
         groups.append(dict(zip(names, words, strict=False)))
         words = words[len(names) :]
     runtime, interpreter, thread, *_, frame, code = groups

@@ -38,7 +38,7 @@ class GilWaitRecorder:
         return found
 
     def finish(self) -> tuple[Doubt, ...]:
-        """End the run; doubts say why there are no records, or fewer. Looks that were missed are in the records."""
+        """End the run; doubts say why there are no records, or fewer. The records tell which looks were missed."""
         status = self._stop(END_GRACE_S)
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = lines[-1] if lines else "it printed nothing"
@@ -50,9 +50,12 @@ class GilWaitRecorder:
             return (Doubt("no_gil_samples", slow),)
         if not isinstance(told, dict):
             return (Doubt("no_gil_samples", f"the wait sampler ended with status {status}: {last[:300]}"),)
+        doubts = []
+        if not told["looks"]:
+            doubts.append(Doubt("no_gil_samples", f"the wait sampler took no look; it missed {told['missed']}"))
         if told["ended"] is not None:
-            return (Doubt("observer_failed", f"the wait sampler ended early: {told['ended']}"),)
-        return ()
+            doubts.append(Doubt("observer_failed", f"the wait sampler ended early: {told['ended']}"))
+        return tuple(doubts)
 
     def abandon(self) -> None:
         """End it without a result, if it has not been finished."""
